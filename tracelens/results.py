@@ -1,0 +1,197 @@
+"""What is told of a job: plain immutable structs, one field per JSON key of the contract.
+
+Units are the last part of a name. `None` is unknown, never 0 or "". The JSON Schema is made from these classes
+(`tracelens schema`), so their docstrings are its descriptions.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from tracelens.collectives import Primitive
+from tracelens.errors import Problem, Severity
+from tracelens.topology import Axis
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all results."""
+
+
+class Phase(StrEnum):
+    """Where in a step a call was issued."""
+
+    forward = "forward"
+    backward = "backward"
+    optimizer = "optimizer"
+    mixed = "mixed"
+
+
+class Evidence(StrEnum):
+    """Where the statement about a call comes from, best first."""
+
+    metadata = "metadata"
+    cpu_record = "cpu_record"
+    kernel_name = "kernel_name"
+    position = "position"
+
+
+class RanksSource(StrEnum):
+    """Where the ranks of a group come from: `metadata` is pg_config, `rebuilt` start, stride and size."""
+
+    metadata = "metadata"
+    record = "record"
+    rebuilt = "rebuilt"
+
+
+class TraceFile(Struct):
+    """One trace or summary that was read."""
+
+    path: str
+    rank: int | None
+    window: int | None
+    """Number of the recording window of this rank, by time, from 0."""
+    bytes: int
+    events: int
+
+
+class Skipped(Struct):
+    """A file that was left out, and why."""
+
+    path: str
+    why: str
+
+
+class Coverage(Struct):
+    """How much of the communication the numbers rest on."""
+
+    calls: int
+    """Calls that the program issued: records without `wait`."""
+    calls_with_kernel: int
+    kernels: int
+    """Communication kernels on the GPU."""
+    kernels_with_call: int
+    unsized_kernels: int
+    """Kernels whose bytes are unknown; they count in time only."""
+
+
+class Run(Struct):
+    """The job and what was read of it."""
+
+    world_size: int | None
+    ranks: tuple[int, ...]
+    files: tuple[TraceFile, ...]
+    steps: tuple[int, ...]
+    backend: str | None
+    devices: tuple[str, ...]
+    gpus_per_node: int | None
+    coverage: Coverage
+    skipped: tuple[Skipped, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class Group(Struct):
+    """One set of ranks that communicates; several process groups of equal ranks stand together here."""
+
+    id: str
+    names: tuple[str, ...]
+    descriptions: tuple[str, ...]
+    size: int | None
+    ranks: tuple[int, ...] | None
+    ranks_source: RanksSource | None
+    mesh: tuple[tuple[int, int], ...] | None
+    """(size, stride), innermost first; null when irregular or unknown."""
+    axis: Axis | None = None
+    axes: tuple[Axis, ...] = ()
+    roles: tuple[Axis, ...] = ()
+    spans_nodes: bool | None = None
+    confidence: float | None = None
+
+
+class CallsPerStep(Struct):
+    """Spread of the number of calls over the steps used."""
+
+    min: int
+    median: float
+    max: int
+    mean: float
+
+
+class Traffic(Struct):
+    """What one class of ranks sends in one group with one primitive, per step (means over the steps used)."""
+
+    ranks: tuple[int, ...]
+    rank_class: int = msgspec.field(name="class")
+    axis: Axis | None
+    group: str | None
+    names: tuple[str, ...] = ()
+    """Process-group names that carried it: groups of equal ranks are kept apart here."""
+    primitive: Primitive
+    dtype: str | None
+    phase: Phase | None
+    evidence: Evidence | None
+    steps_used: int
+    calls_per_step: CallsPerStep
+    kernels_per_step: float
+    unlinked_kernels: int
+    """Kernels launched before the recording began: they belong to no step."""
+    payload_bytes_per_step: int | None
+    wire_bytes_per_step: int | None
+    busy_ns_per_step: int | None
+    exposed_ns_per_step: int | None
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    calls_with_bytes: int | None = None
+    """Calls whose size is known, over all steps used; null where there is no call."""
+    calls_with_time: int | None = None
+    kernel: str | None = None
+    """Kernel name, for rows that no call explains."""
+
+
+class StepTime(Struct):
+    """Time budget of one rank in one step: span = compute + exposed_comm + exposed_memory + idle, exactly."""
+
+    rank: int | None
+    step: int | None
+    span_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_memory_ns: int
+    idle_ns: int
+    comm_ns: int
+    overlap_ns: int
+    memory_ns: int
+
+
+class Overlap(Struct):
+    """Share of the communication of a whole trace that compute covers, percent; null without communication."""
+
+    rank: int | None
+    comm_overlap_pct: float | None
+
+
+class Measurement(Struct):
+    """Everything that was measured of a job."""
+
+    run: Run
+    groups: tuple[Group, ...]
+    traffic: tuple[Traffic, ...]
+    time: tuple[StepTime, ...]
+    overlap: tuple[Overlap, ...]
+    skew: tuple[dict[str, object], ...] | None = None
+    pipeline: dict[str, object] | None = None
+    routing: dict[str, object] | None = None
+
+
+class Finding(Struct):
+    """Something worth a reader's attention."""
+
+    code: str
+    severity: Severity
+    message: str
+    hint: str | None = None
+    axis: Axis | None = None
+    ranks: tuple[int, ...] = ()
+    measured: float | None = None
+    limit: float | None = None
