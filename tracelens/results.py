@@ -1,7 +1,7 @@
 """What is told of a job: plain immutable structs, one field per JSON key of the contract.
 
-Units are the last part of a name. `None` is unknown, never 0 or "". The JSON Schema is made from these classes
-(`tracelens schema`), so their docstrings are its descriptions.
+Units are the last part of a name. `None` is unknown, never 0 or "". The JSON Schema is made from these
+classes (`tracelens schema`), so their docstrings are its descriptions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ import msgspec
 from tracelens.collectives import Primitive
 from tracelens.errors import Problem, Severity
 from tracelens.topology import Axis
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all results."""
 
 
 class Phase(StrEnum):
@@ -45,7 +41,7 @@ class RanksSource(StrEnum):
     rebuilt = "rebuilt"
 
 
-class TraceFile(Struct):
+class TraceFile(msgspec.Struct, frozen=True, kw_only=True):
     """One trace or summary that was read."""
 
     path: str
@@ -56,14 +52,14 @@ class TraceFile(Struct):
     events: int
 
 
-class Skipped(Struct):
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was left out, and why."""
 
     path: str
     why: str
 
 
-class Coverage(Struct):
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the communication the numbers rest on."""
 
     calls: int
@@ -76,7 +72,7 @@ class Coverage(Struct):
     """Kernels whose bytes are unknown; they count in time only."""
 
 
-class Run(Struct):
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The job and what was read of it."""
 
     world_size: int | None
@@ -91,7 +87,7 @@ class Run(Struct):
     problems: tuple[Problem, ...] = ()
 
 
-class Group(Struct):
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """One set of ranks that communicates; several process groups of equal ranks stand together here."""
 
     id: str
@@ -109,7 +105,7 @@ class Group(Struct):
     confidence: float | None = None
 
 
-class CallsPerStep(Struct):
+class CallsPerStep(msgspec.Struct, frozen=True, kw_only=True):
     """Spread of the number of calls over the steps used."""
 
     min: int
@@ -118,7 +114,7 @@ class CallsPerStep(Struct):
     mean: float
 
 
-class Traffic(Struct):
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """What one class of ranks sends in one group with one primitive, per step (means over the steps used)."""
 
     ranks: tuple[int, ...]
@@ -149,7 +145,7 @@ class Traffic(Struct):
     """Kernel name, for rows that no call explains."""
 
 
-class StepTime(Struct):
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time budget of one rank in one step: span = compute + exposed_comm + exposed_memory + idle, exactly."""
 
     rank: int | None
@@ -164,14 +160,14 @@ class StepTime(Struct):
     memory_ns: int
 
 
-class Overlap(Struct):
-    """Share of the communication of a whole trace that compute covers, percent; null without communication."""
+class Overlap(msgspec.Struct, frozen=True, kw_only=True):
+    """Percent of the communication of a whole trace that compute covers; null without communication."""
 
     rank: int | None
     comm_overlap_pct: float | None
 
 
-class Measurement(Struct):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was measured of a job."""
 
     run: Run
@@ -184,7 +180,7 @@ class Measurement(Struct):
     routing: dict[str, object] | None = None
 
 
-class Finding(Struct):
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something worth a reader's attention."""
 
     code: str

@@ -1,0 +1,46 @@
+"""The document: everything that one command has to say, and the only thing that a renderer sees."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tracelens import __version__
+from tracelens.results import Finding, Group, Measurement, Overlap, Run, StepTime, Traffic
+
+SCHEMA_VERSION = 1
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON document of `analyze`, `diff` and `check`. Keys may be added, none renamed."""
+
+    schema_version: int = SCHEMA_VERSION
+    tracelens_version: str = __version__
+    run: Run
+    groups: tuple[Group, ...]
+    traffic: tuple[Traffic, ...]
+    time: tuple[StepTime, ...]
+    overlap: tuple[Overlap, ...]
+    skew: tuple[dict[str, object], ...] | None = None
+    """Who waits for whom; null until several ranks are aligned."""
+    pipeline: dict[str, object] | None = None
+    routing: dict[str, object] | None = None
+    inference: None = None
+    """The layout behind the traffic; null in this version."""
+    comparison: None = None
+    """Predicted against measured; null in this version."""
+    findings: tuple[Finding, ...] = ()
+
+
+def make_document(measurement: Measurement, *, findings: tuple[Finding, ...] = ()) -> Document:
+    """Put what was measured, and what was found in it, into one document."""
+    return Document(
+        run=measurement.run,
+        groups=measurement.groups,
+        traffic=measurement.traffic,
+        time=measurement.time,
+        overlap=measurement.overlap,
+        skew=measurement.skew,
+        pipeline=measurement.pipeline,
+        routing=measurement.routing,
+        findings=findings,
+    )

@@ -1,0 +1,103 @@
+"""Groups that are alike: the eight tensor-parallel groups of a job are one line of a report, not eight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from tracelens.results import Group, Traffic
+from tracelens.topology import Axis, Mesh
+
+# Descriptions that c10d gives to groups that nobody described (distributed_c10d.py).
+_SAYS_NOTHING = frozenset({"", "undefined", "default_pg"})
+
+_Key: TypeAlias = tuple[Axis | None, tuple[str, ...], int | None, Mesh | None, tuple[str, ...]]
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups of the same axis, description, size and mesh, wherever they begin."""
+
+    label: str
+    groups: tuple[Group, ...]
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank that takes part sends and spends in a step, the mean over those ranks.
+
+    Where rows have no bytes or no time the sums are lower bounds, and the two flags say so.
+    """
+
+    wire_bytes: float | None
+    busy_ns: float | None
+    exposed_ns: float | None
+    has_unsized: bool
+    has_untimed: bool
+
+
+def find_families(groups: Iterable[Group], *, world_size: int | None) -> tuple[Family, ...]:
+    """Sort groups into families, in the order in which they are met, each with a label of its own."""
+    members: dict[_Key, list[Group]] = {}
+    for group in groups:
+        members.setdefault(_key(group), []).append(group)
+    labels: dict[str, int] = {}
+    families = []
+    for alike in members.values():
+        label = _label(alike[0], world_size)
+        labels[label] = labels.get(label, 0) + 1
+        unique = label if labels[label] == 1 else f"{label} #{labels[label]}"
+        families.append(Family(label=unique, groups=tuple(alike)))
+    return tuple(families)
+
+
+def _key(group: Group) -> _Key:
+    # ranks that are not known can't be called alike, so such groups stay apart by name
+    names = group.names if group.ranks is None else ()
+    return (group.axis, _telling(group), group.size, group.mesh, names)
+
+
+def _telling(group: Group) -> tuple[str, ...]:
+    return tuple(text for text in group.descriptions if text not in _SAYS_NOTHING)
+
+
+def _label(group: Group, world_size: int | None) -> str:
+    if group.axis is not None:
+        return str(group.axis)
+    if telling := _telling(group):
+        return "+".join(telling)
+    if group.size is not None and group.size == world_size:
+        return "world"
+    if group.ranks is None:
+        name = f"group {'+'.join(group.names)}" if group.names else "group ?"
+        return name if group.size is None else f"{name} of {group.size}"
+    return f"{len(group.ranks)} ranks {format_stride(group.mesh)}"
+
+
+def format_stride(mesh: Mesh | None) -> str:
+    """The mesh in words: `stride 8`, `2x1 4x8` (size x stride, innermost first), `irregular`."""
+    if mesh is None:
+        return "irregular"
+    if len(mesh) <= 1:
+        return f"stride {mesh[0][1]}" if mesh else "alone"
+    return " ".join(f"{size}x{stride}" for size, stride in mesh)
+
+
+def total(rows: Sequence[Traffic]) -> Totals:
+    """Sum rows of traffic for one rank, the mean over the ranks that stand in any of them."""
+    ranks = len({rank for row in rows for rank in row.ranks}) or 1
+    wire = [(row.wire_bytes_per_step, len(row.ranks) or 1) for row in rows]
+    busy = [(row.busy_ns_per_step, len(row.ranks) or 1) for row in rows]
+    exposed = [(row.exposed_ns_per_step, len(row.ranks) or 1) for row in rows]
+    return Totals(
+        wire_bytes=_mean(wire, ranks),
+        busy_ns=_mean(busy, ranks),
+        exposed_ns=_mean(exposed, ranks),
+        has_unsized=any(value is None for value, _ in wire),
+        has_untimed=any(value is None for value, _ in busy),
+    )
+
+
+def _mean(values: Iterable[tuple[int | None, int]], ranks: int) -> float | None:
+    known = [value * weight for value, weight in values if value is not None]
+    return sum(known) / ranks if known else None
