@@ -1,3 +1,38 @@
-"""Say what every byte on the wire of a distributed PyTorch job is for."""
+"""Say what every byte on the wire of a distributed PyTorch job is for.
+
+Public names are resolved on first use, so that `import tracelens` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.errors import TraceLensError
+    from tracelens.measurement.measure import measure
+    from tracelens.results import Measurement
+    from tracelens.summary import RankSummary
+    from tracelens.trace.summarize import summarize
 
 __version__ = "0.1.0.dev0"
+
+__all__ = ["Measurement", "RankSummary", "TraceLensError", "__version__", "measure", "summarize"]
+
+_HOMES = {
+    "Measurement": "tracelens.results",
+    "RankSummary": "tracelens.summary",
+    "TraceLensError": "tracelens.errors",
+    "measure": "tracelens.measurement.measure",
+    "summarize": "tracelens.trace.summarize",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

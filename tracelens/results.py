@@ -7,6 +7,7 @@ classes (`tracelens schema`), so their docstrings are its descriptions.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -175,9 +176,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     traffic: tuple[Traffic, ...]
     time: tuple[StepTime, ...]
     overlap: tuple[Overlap, ...]
-    skew: tuple[dict[str, object], ...] | None = None
-    pipeline: dict[str, object] | None = None
-    routing: dict[str, object] | None = None
+    skew: tuple[dict[str, Any], ...] | None = None
+    pipeline: dict[str, Any] | None = None
+    routing: dict[str, Any] | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from tracelens import __version__
@@ -20,10 +22,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     traffic: tuple[Traffic, ...]
     time: tuple[StepTime, ...]
     overlap: tuple[Overlap, ...]
-    skew: tuple[dict[str, object], ...] | None = None
+    skew: tuple[dict[str, Any], ...] | None = None
     """Who waits for whom; null until several ranks are aligned."""
-    pipeline: dict[str, object] | None = None
-    routing: dict[str, object] | None = None
+    pipeline: dict[str, Any] | None = None
+    routing: dict[str, Any] | None = None
     inference: None = None
     """The layout behind the traffic; null in this version."""
     comparison: None = None

@@ -1,0 +1,105 @@
+"""The command `tracelens`: the list of commands, and the one place where errors become exit codes.
+
+0 fine; 1 findings over a limit, or a number that differs; 2 bad input, bad usage, or a fault of our own;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from tracelens import __version__
+from tracelens.errors import TraceLensError
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+# Each command is a module with a click command named `command`; it is imported when it runs, and no sooner.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "analyze": ("tracelens.cli.analyze", "Read traces and report what was communicated."),
+    "summarize": ("tracelens.cli.summarize", "Turn traces into small summary files."),
+    "schema": ("tracelens.cli.schema", "Print the JSON Schema of the JSON document."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and help, and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command; None when there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands from our own one-liners."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tracelens")
+def cli() -> None:
+    """Say what every byte on the wire of a distributed PyTorch job is for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; errors go to stderr."""
+    _tolerate_narrow_encodings()
+    try:
+        result = cli.main(arguments, prog_name="tracelens", standalone_mode=False)
+    except TraceLensError as error:
+        _tell(error.message, error.hint)
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_ERROR
+    except click.UsageError as error:
+        _tell(error.format_message().rstrip("."), _usage_hint(error))
+        return EXIT_ERROR
+    except click.ClickException as error:
+        _tell(error.format_message(), None)
+        return EXIT_ERROR
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except Exception:
+        return _report_crash()
+    return result if isinstance(result, int) else 0
+
+
+def _tolerate_narrow_encodings() -> None:
+    """Let a terminal that can't show `µ` show an escape instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _tell(message: str, hint: str | None) -> None:
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"\nhint: {hint}", err=True)
+
+
+def _usage_hint(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx else "tracelens"
+    return f"{command} --help"
+
+
+def _report_crash() -> int:
+    traceback.print_exc()
+    _tell(
+        f"this is a fault of tracelens {__version__}, not of your input",
+        "please report it with the lines above and the command that you ran",
+    )
+    return EXIT_ERROR

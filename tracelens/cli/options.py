@@ -1,0 +1,121 @@
+"""Options that commands share, each group of them handed to the command as one struct."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tracelens.cli.output import Format, resolve_output
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class StepRange(click.ParamType[tuple[int, int]]):
+    """`3:5`, both ends included, or one step `3`."""
+
+    name = "FIRST:LAST"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Text to (first, last)."""
+        if isinstance(value, tuple):
+            return value
+        first, _, last = value.partition(":")
+        try:
+            steps = (int(first), int(last or first))
+        except ValueError:
+            self.fail(f"`{value}` is no range of steps; write 3:5, or 3 for one step", param, ctx)
+        if not 0 <= steps[0] <= steps[1]:
+            self.fail(f"`{value}` ends before it begins", param, ctx)
+        return steps
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read, and how."""
+
+    paths: tuple[str, ...]
+    jobs: int
+    progress: bool
+
+
+class Measuring(msgspec.Struct, frozen=True, kw_only=True):
+    """What of it to measure."""
+
+    steps: tuple[int, int] | None
+    per_rank: bool
+    gpus_per_node: int | None
+
+
+def reading_options(function: F) -> F:
+    """Add PATH..., --jobs and --no-progress, as the argument `reading`."""
+
+    @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+    @click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        default=usable_cores,
+        show_default="the cores of this machine",
+        help="Files to read at the same time.",
+    )
+    @click.option("--no-progress", is_flag=True, help="Draw no progress bar.")
+    @functools.wraps(function)
+    def wrapper(*, paths: tuple[str, ...], jobs: int, no_progress: bool, **rest: Any) -> Any:
+        return function(reading=Reading(paths=paths, jobs=jobs, progress=not no_progress), **rest)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, which a container or a Slurm job makes fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def measuring_options(function: F) -> F:
+    """Add --steps, --per-rank and --gpus-per-node, as the argument `measuring`."""
+
+    @click.option("--steps", type=StepRange(), help="Only these steps, both ends included, such as 3:5.")
+    @click.option("--per-rank", is_flag=True, help="One row per rank, and every row shown.")
+    @click.option(
+        "--gpus-per-node",
+        type=click.IntRange(min=1),
+        show_default="from host names, else 8",
+        help="GPUs in a node, to tell which groups cross nodes.",
+    )
+    @functools.wraps(function)
+    def wrapper(
+        *, steps: tuple[int, int] | None, per_rank: bool, gpus_per_node: int | None, **rest: Any
+    ) -> Any:
+        measuring = Measuring(steps=steps, per_rank=per_rank, gpus_per_node=gpus_per_node)
+        return function(measuring=measuring, **rest)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def output_options(function: F) -> F:
+    """Add --format, -o/--output and --force, as the argument `output`."""
+
+    @click.option(
+        "--format",
+        "format_name",
+        type=click.Choice([str(member) for member in Format]),
+        show_default="by the suffix of the output file, else text",
+        help="What to write.",
+    )
+    @click.option("-o", "--output", "output_path", metavar="FILE", help="Write here instead of to stdout.")
+    @click.option("--force", is_flag=True, help="Overwrite an existing file.")
+    @functools.wraps(function)
+    def wrapper(*, format_name: str | None, output_path: str | None, force: bool, **rest: Any) -> Any:
+        return function(output=resolve_output(output_path, format_name, force=force), **rest)
+
+    return wrapper  # type: ignore[return-value]
+
+
+explain_option = click.option(
+    "--explain", is_flag=True, help="Show what every number rests on, and every row."
+)

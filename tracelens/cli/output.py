@@ -1,0 +1,119 @@
+"""Where a result goes: stdout or a file, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+
+import click
+import msgspec
+
+from tracelens.errors import InputError, TraceLensError, UsageError
+
+
+class Format(StrEnum):
+    """What a result is written as."""
+
+    text = "text"
+    json = "json"
+
+
+SUFFIXES = {".txt": Format.text, ".json": Format.json}
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to write and as what; None as path is stdout."""
+
+    path: Path | None
+    format: Format
+    force: bool
+
+    @property
+    def wants_colour(self) -> bool:
+        """Colour is for people at a terminal who did not set NO_COLOR (https://no-color.org)."""
+        return self.path is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def write(self, text: str) -> None:
+        """Write the result, and say on stderr where a file went."""
+        if self.path is None:
+            write_stdout(text)
+            return
+        with replacing(self.path, force=self.force) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        click.echo(f"Wrote {self.path}", err=True)
+
+
+def resolve_output(path: str | None, format_name: str | None, *, force: bool) -> Output:
+    """Settle path and format before any work is done.
+
+    Raises:
+        UsageError: the file exists and `--force` is not given, or its suffix tells no format.
+    """
+    if path is None or path == "-":
+        return Output(path=None, format=Format(format_name or Format.text), force=force)
+    file = Path(path)
+    chosen = Format(format_name) if format_name else SUFFIXES.get(file.suffix.lower())
+    if chosen is None:
+        hint = f"use {' or '.join(SUFFIXES)}, or give --format"
+        raise UsageError(f"cannot tell the format of `{file}` by its suffix", hint=hint)
+    refuse_overwrite(file, force=force)
+    return Output(path=file, format=chosen, force=force)
+
+
+def refuse_overwrite(path: Path, *, force: bool) -> None:
+    """Refuse an existing regular file unless forced; a device such as /dev/null may always be written.
+
+    Raises:
+        UsageError: the file exists.
+    """
+    if path.is_dir():
+        raise UsageError(f"`{path}` is a folder", hint="name a file")
+    if path.is_file() and not force:
+        raise UsageError(f"will not overwrite `{path}`", hint="--force overwrites it")
+
+
+@contextmanager
+def replacing(path: Path, *, force: bool) -> Iterator[Path]:
+    """Yield a file to write beside `path`, and put it in its place when the block succeeds.
+
+    Whatever happens, nothing half-written stands at `path`, and no other file is left.
+
+    Raises:
+        InputError: the folder is missing, or can't be written.
+        UsageError: `path` exists and `force` is not given.
+    """
+    refuse_overwrite(path, force=force)
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(target)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def cannot_write(path: Path, error: OSError) -> TraceLensError:
+    """The one message for a place that can't be written."""
+    hint = f"make the folder `{path.parent}` first" if error.errno == errno.ENOENT else None
+    return InputError(f"cannot write `{path}`: {error.strerror}", hint=hint)
+
+
+def write_stdout(text: str) -> None:
+    """Write to stdout; a reader that closed early, such as `head`, is no error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # what Python flushes at exit has nowhere to go (Python's `signal` documentation, note on SIGPIPE)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

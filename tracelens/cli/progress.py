@@ -1,0 +1,75 @@
+"""A progress bar on stderr, for reading that takes more than a moment."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+PATIENCE_S = 1.0
+
+Report: TypeAlias = Callable[[Path, int], None]
+
+
+@contextmanager
+def reading_progress(total_bytes: int, *, wanted: bool) -> Iterator[Report | None]:
+    """Yield a callback (path, compressed bytes done) that draws a bar once a second has passed.
+
+    Yields None when no bar is wanted or stderr is no terminal, so that the reader need not report at all.
+    """
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    bar = _Bar(total_bytes)
+    try:
+        yield bar.report
+    finally:
+        bar.close()
+
+
+class _Bar:
+    """Adds up what each file has done; draws nothing while the job is young."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total = total_bytes
+        self._done: dict[Path, int] = {}
+        self._began = time.monotonic()
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+
+    def report(self, path: Path, done_bytes: int) -> None:
+        self._done[path] = done_bytes
+        if self._progress is None and time.monotonic() - self._began > PATIENCE_S:
+            self._progress = self._open()
+        if self._progress is not None:
+            self._progress.update(self._task, completed=sum(self._done.values()))
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _open(self) -> Progress:
+        progress = Progress(
+            TextColumn("reading"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = progress.add_task("reading", total=self._total)
+        progress.start()
+        return progress
