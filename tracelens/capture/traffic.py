@@ -1,0 +1,107 @@
+"""From single calls to the rows that a trace gives: calls and bytes per step, by group and primitive."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tracelens.capture.calls import Call, ProcessGroup
+from tracelens.collectives import DTYPES, Primitive
+from tracelens.results import CallsPerStep, Evidence, Group, Phase, RanksSource, Traffic
+from tracelens.topology import format_mesh, mesh_of
+
+
+class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank issued, in order."""
+
+    rank: int
+    calls: tuple[Call, ...]
+    steps: tuple[int, ...]
+    """The steps that count: those after the warm-up."""
+
+
+class DryRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program would send, as seen by some of its ranks."""
+
+    world_size: int
+    ranks: tuple[RankCalls, ...]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The process groups that carried a call in the steps that count, equal ranks together."""
+        by_ranks: dict[tuple[int, ...], list[ProcessGroup]] = defaultdict(list)
+        for rank in self.ranks:
+            for call in _counted(rank):
+                if call.group not in by_ranks[call.group.ranks]:
+                    by_ranks[call.group.ranks].append(call.group)
+        return tuple(_group(ranks, groups) for ranks, groups in sorted(by_ranks.items()))
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """Rows as a trace has them, one rank each."""
+        return tuple(row for index, rank in enumerate(self.ranks) for row in _rank_traffic(index, rank))
+
+
+_Key = tuple[tuple[int, ...], Primitive, str | None, Phase | None]
+
+
+def _counted(rank: RankCalls) -> Iterable[Call]:
+    return (call for call in rank.calls if call.step in rank.steps)
+
+
+def _rank_traffic(rank_class: int, rank: RankCalls) -> Iterable[Traffic]:
+    rows: dict[_Key, list[Call]] = defaultdict(list)
+    for call in _counted(rank):
+        dtype = DTYPES[call.dtype][0] if call.dtype else None
+        rows[call.group.ranks, call.primitive, dtype, call.phase].append(call)
+    for (ranks, primitive, dtype, phase), calls in rows.items():
+        yield Traffic(
+            ranks=(rank.rank,),
+            rank_class=rank_class,
+            axis=None,
+            group=group_id(ranks),
+            names=tuple(sorted({call.group.name for call in calls})),
+            primitive=primitive,
+            dtype=dtype,
+            phase=phase,
+            evidence=Evidence.cpu_record,
+            steps_used=len(rank.steps),
+            calls_per_step=_calls_per_step(calls, rank.steps),
+            kernels_per_step=0.0,
+            unlinked_kernels=0,
+            payload_bytes_per_step=round(sum(call.payload_bytes for call in calls) / len(rank.steps)),
+            wire_bytes_per_step=round(sum(call.wire_bytes(rank.rank) for call in calls) / len(rank.steps)),
+            busy_ns_per_step=None,
+            exposed_ns_per_step=None,
+            algbw_bytes_per_s=None,
+            busbw_bytes_per_s=None,
+            calls_with_bytes=len(calls),
+        )
+
+
+def _calls_per_step(calls: Sequence[Call], steps: Sequence[int]) -> CallsPerStep:
+    counts = [sum(call.step == step for call in calls) for step in steps]
+    return CallsPerStep(
+        min=min(counts), median=statistics.median(counts), max=max(counts), mean=statistics.mean(counts)
+    )
+
+
+def group_id(ranks: tuple[int, ...]) -> str:
+    """A name for a set of ranks that says which: `[[8,1]]@0`, or the ranks where they are no mesh."""
+    mesh = mesh_of(ranks)
+    return ",".join(map(str, ranks)) if mesh is None else f"{format_mesh(mesh)}@{ranks[0]}"
+
+
+def _group(ranks: tuple[int, ...], groups: Sequence[ProcessGroup]) -> Group:
+    return Group(
+        id=group_id(ranks),
+        names=tuple(group.name for group in groups),
+        descriptions=tuple(sorted({group.description for group in groups})),
+        size=len(ranks),
+        ranks=ranks,
+        ranks_source=RanksSource.metadata,
+        mesh=mesh_of(ranks),
+    )
