@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_TIMES = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000))
+_TIMES = (("s", 1e9), ("ms", 1e6), ("µs", 1e3))
+_RATES = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
+_ROUNDS_TO_THOUSAND = 999.5
 
 UNKNOWN = "?"
 
@@ -14,7 +16,7 @@ def format_bytes(count: float | None) -> str:
         return UNKNOWN
     value = float(count)
     for unit in _BINARY:
-        if abs(value) < 1000 or unit == _BINARY[-1]:
+        if abs(value) < _ROUNDS_TO_THOUSAND or unit == _BINARY[-1]:
             break
         value /= 1024
     return f"{value:.0f} {unit}" if unit == "B" else f"{_three_digits(value)} {unit}"
@@ -24,15 +26,14 @@ def format_time(ns: float | None) -> str:
     """Nanoseconds in the largest unit that gives a number of at least one: `1.25 ms`; `?` when unknown."""
     if ns is None:
         return UNKNOWN
-    for unit, size in _TIMES:
-        if abs(ns) >= size:
-            return f"{_three_digits(ns / size)} {unit}"
-    return f"{ns:.0f} ns"
+    return _in_largest(_TIMES, ns) or f"{ns:.0f} ns"
 
 
 def format_rate(bytes_per_s: float | None) -> str:
-    """A rate in decimal GB/s, the unit of nccl-tests and of link data sheets; `?` when unknown."""
-    return UNKNOWN if bytes_per_s is None else f"{_three_digits(bytes_per_s / 1e9)} GB/s"
+    """A rate in decimal units, those of nccl-tests and of link data sheets: `361 GB/s`; `?` when unknown."""
+    if bytes_per_s is None:
+        return UNKNOWN
+    return _in_largest(_RATES, bytes_per_s) or f"{bytes_per_s:.0f} B/s"
 
 
 def format_percent(fraction: float | None) -> str:
@@ -40,8 +41,18 @@ def format_percent(fraction: float | None) -> str:
     return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
 
 
+def _in_largest(units: tuple[tuple[str, float], ...], value: float) -> str | None:
+    """The value in the largest unit in which it is at least one once rounded; None when it is below all."""
+    below = 1.0
+    for unit, size in units:
+        if abs(value) >= size * below:
+            return f"{_three_digits(value / size)} {unit}"
+        below = _ROUNDS_TO_THOUSAND / 1000
+    return None
+
+
 def _three_digits(value: float) -> str:
     magnitude = abs(value)
-    if magnitude >= 100:
+    if magnitude >= 99.95:
         return f"{value:.0f}"
-    return f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if magnitude >= 9.995 else f"{value:.2f}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import TypeAlias
 
 import msgspec
 
-from tracelens.results import Group, Traffic
+from tracelens.results import CallsPerStep, Group, Traffic
 from tracelens.topology import Axis, Mesh
 
 # Descriptions that c10d gives to groups that nobody described (distributed_c10d.py).
@@ -83,6 +84,14 @@ def format_stride(mesh: Mesh | None) -> str:
     return " ".join(f"{size}x{stride}" for size, stride in mesh)
 
 
+def label_rows(traffic: Iterable[Traffic], families: Iterable[Family]) -> list[tuple[str, Traffic]]:
+    """Each row of traffic with the label of its family; `unattributed` for rows without a group."""
+    owners = {group.id: family.label for family in families for group in family.groups}
+    return [
+        ("unattributed" if row.group is None else owners.get(row.group, row.group), row) for row in traffic
+    ]
+
+
 def total(rows: Sequence[Traffic]) -> Totals:
     """Sum rows of traffic for one rank, the mean over the ranks that stand in any of them."""
     ranks = len({rank for row in rows for rank in row.ranks}) or 1
@@ -96,6 +105,50 @@ def total(rows: Sequence[Traffic]) -> Totals:
         has_unsized=any(value is None for value, _ in wire),
         has_untimed=any(value is None for value, _ in busy),
     )
+
+
+def average(rows: Sequence[Traffic]) -> Traffic:
+    """One row for what classes of ranks do alike: calls from least to most, the rest the mean over ranks.
+
+    Bus and algorithm bandwidth are weighted by busy time, so that they stay bytes over time.
+    """
+    sums = total(rows)
+    ranks = sorted({rank for row in rows for rank in row.ranks})
+    weights = [len(row.ranks) or 1 for row in rows]
+    payload = _mean(
+        [(row.payload_bytes_per_step, weight) for row, weight in zip(rows, weights, strict=True)], len(ranks)
+    )
+    calls = [row.calls_per_step for row in rows]
+    return msgspec.structs.replace(
+        rows[0],
+        ranks=tuple(ranks),
+        calls_per_step=CallsPerStep(
+            min=min(call.min for call in calls),
+            median=median(call.median for call in calls),
+            max=max(call.max for call in calls),
+            mean=sum(call.mean * weight for call, weight in zip(calls, weights, strict=True)) / sum(weights),
+        ),
+        payload_bytes_per_step=_rounded(payload),
+        wire_bytes_per_step=_rounded(sums.wire_bytes),
+        busy_ns_per_step=_rounded(sums.busy_ns),
+        exposed_ns_per_step=_rounded(sums.exposed_ns),
+        algbw_bytes_per_s=_rate(rows, lambda row: row.algbw_bytes_per_s),
+        busbw_bytes_per_s=_rate(rows, lambda row: row.busbw_bytes_per_s),
+    )
+
+
+def _rounded(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _rate(rows: Sequence[Traffic], read: Callable[[Traffic], float | None]) -> float | None:
+    known = [
+        (rate, (row.busy_ns_per_step or 0) * len(row.ranks))
+        for row in rows
+        if (rate := read(row)) is not None
+    ]
+    busy = sum(weight for _, weight in known)
+    return sum(rate * weight for rate, weight in known) / busy if busy else None
 
 
 def _mean(values: Iterable[tuple[int | None, int]], ranks: int) -> float | None:

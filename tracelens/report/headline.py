@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 from tracelens.report.document import Document
-from tracelens.report.families import Family, Totals, total
+from tracelens.report.families import Family, Totals, label_rows, total
+from tracelens.report.lines import plural
 from tracelens.report.table import WIDTH, Column, lay_out, printable
 from tracelens.results import Run, StepTime, Traffic
 from tracelens.topology import format_ranks
@@ -69,6 +70,11 @@ def _has_steps(time: Sequence[StepTime]) -> bool:
     return any(row.step is not None for row in time)
 
 
+def _steps(time: Sequence[StepTime]) -> str:
+    steps = sorted({row.step for row in time if row.step is not None})
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {format_ranks(steps)}"
+
+
 def _budget(time: Sequence[StepTime]) -> str:
     if not time:
         return "no time on a GPU in this trace"
@@ -88,26 +94,26 @@ def _spread(document: Document) -> str:
     if not time:
         return ""
     spans = [row.span_ns for row in time]
-    steps = len({row.step for row in time})
     ranks = len({row.rank for row in time})
-    over = f"mean of {plural(steps, 'step')}" if _has_steps(time) else "mean of the whole recording"
-    text = f"{over} on {plural(ranks, 'rank')}"
+    over = _steps(time) if _has_steps(time) else "the whole recording"
+    text = f"mean of {over} on {plural(ranks, 'rank')}"
     if len(spans) > 1:
         text += f", {format_time(min(spans))} to {format_time(max(spans))}"
     comm = sum(row.comm_ns for row in time)
     if comm:
         hidden = sum(row.overlap_ns for row in time) / comm
-        text += (
-            f"; communication {format_time(comm / len(time))}, {format_percent(hidden)} of it under compute"
-        )
+        text += f"; comm {format_time(comm / len(time))}, {format_percent(hidden)} under compute"
     return text
 
 
 def _groups(traffic: Sequence[Traffic], families: Sequence[Family]) -> list[str]:
     if not traffic:
         return _labelled("groups", "no communication in this trace")
-    owned = sorted(traffic_by_family(traffic, families).items(), key=lambda item: _weight(item[1]))
-    shown = owned[:_GROUP_LINES]
+    owned: dict[str, list[Traffic]] = {}
+    for label, row in label_rows(traffic, families):
+        owned.setdefault(label, []).append(row)
+    ordered = sorted(owned.items(), key=lambda item: _weight(item[1]))
+    shown = ordered[:_GROUP_LINES]
     columns = [
         Column("groups", is_name=True),
         Column("size"),
@@ -118,9 +124,9 @@ def _groups(traffic: Sequence[Traffic], families: Sequence[Family]) -> list[str]
     ]
     sizes = {family.label: _size(family) for family in families}
     lines = lay_out(columns, [_group_cells(label, sizes, rows) for label, rows in shown], indent=0)
-    if len(owned) > len(shown):
-        rest = total([row for _, rows in owned[_GROUP_LINES:] for row in rows])
-        count = plural(len(owned) - len(shown), "more kind")
+    if len(ordered) > len(shown):
+        rest = total([row for _, rows in ordered[_GROUP_LINES:] for row in rows])
+        count = plural(len(ordered) - len(shown), "more kind")
         lines.append(f"and {count} of group with {_time(rest, rest.exposed_ns)} exposed, in the tables below")
     return lines
 
@@ -154,21 +160,11 @@ def _weight(rows: Sequence[Traffic]) -> tuple[float, float]:
     return (-(sums.exposed_ns or 0), -(sums.wire_bytes or 0))
 
 
-def traffic_by_family(traffic: Sequence[Traffic], families: Sequence[Family]) -> dict[str, list[Traffic]]:
-    """Rows of traffic by the label of their family; `unattributed` for rows without a group."""
-    owners = {group.id: family.label for family in families for group in family.groups}
-    owned: dict[str, list[Traffic]] = {}
-    for row in traffic:
-        label = "unattributed" if row.group is None else owners.get(row.group, row.group)
-        owned.setdefault(label, []).append(row)
-    return owned
-
-
 def _coverage(run: Run) -> str:
     coverage = run.coverage
     text = (
-        f"bytes from {plural(coverage.calls, 'call')}, time from {coverage.calls_with_kernel} of them; "
-        f"{coverage.kernels_with_call} of {plural(coverage.kernels, 'communication kernel')} have a call"
+        f"bytes from {plural(coverage.calls, 'call')}, time from {coverage.calls_with_kernel:,}; "
+        f"{coverage.kernels_with_call:,} of {plural(coverage.kernels, 'comm kernel')} have a call"
     )
     if coverage.unsized_kernels:
         text += f", {coverage.unsized_kernels} without bytes"
@@ -184,11 +180,6 @@ def _notes(document: Document) -> str:
     }
     told = [plural(count, word) for word, count in counts.items() if count]
     return f"{', '.join(told)}: see below" if told else ""
-
-
-def plural(count: int, word: str) -> str:
-    """A count with its word: `1 file`, `1,234 files`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def mean(values: Sequence[int]) -> float:
