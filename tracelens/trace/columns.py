@@ -46,9 +46,7 @@ class _Roles(dict[Any, int]):
         return role
 
 
-_MATMULS = frozenset(
-    {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm"}
-)
+_MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm"})
 
 
 def _cpu_role(name: object) -> CpuRole:

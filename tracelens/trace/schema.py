@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-
 NO_TEXT = msgspec.Raw()
 
 

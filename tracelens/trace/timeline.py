@@ -1,0 +1,113 @@
+"""The GPU's time: communication cut into segments, the budget of each step, the compute between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from tracelens import intervals
+from tracelens.intervals import Intervals
+from tracelens.summary import BUDGET, COMPUTE, SEGMENTS, StepSpan
+from tracelens.trace.columns import GpuWork
+
+
+def union_of(gpu: pl.DataFrame) -> Intervals:
+    """The time in which any of the given GPU work runs."""
+    return intervals.union(gpu["start_ns"].to_numpy(), gpu["end_ns"].to_numpy())
+
+
+def computing(gpu: pl.DataFrame) -> pl.DataFrame:
+    """The kernels that compute: neither communication nor copies nor fills."""
+    return gpu.filter((pl.col("work") == GpuWork.kernel) & ~pl.col("is_comm"))
+
+
+def moving(gpu: pl.DataFrame) -> pl.DataFrame:
+    """Copies and fills."""
+    return gpu.filter(pl.col("work") != GpuWork.kernel)
+
+
+def cut_segments(kernels: pl.DataFrame, compute: Intervals) -> pl.DataFrame:
+    """The communication timeline, cut wherever a kernel starts or ends.
+
+    Args:
+        kernels: `kernel`, `start_ns`, `end_ns`.
+        compute: the time in which compute kernels run.
+
+    Returns:
+        `SEGMENTS`: busy and exposed time of any set of kernels are sums over its distinct segments.
+    """
+    if kernels.is_empty():
+        return pl.DataFrame(schema=SEGMENTS)
+    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    points = np.unique(np.concatenate((starts, ends)))
+    first, last = np.searchsorted(points, starts), np.searchsorted(points, ends)
+    counts = np.maximum(last - first, 0)
+    offsets = np.repeat(first - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
+    segment = np.arange(counts.sum()) + offsets
+    left, right = points[segment], points[segment + 1]
+    return pl.DataFrame(
+        {
+            "segment": segment,
+            "kernel": np.repeat(kernels["kernel"].to_numpy(), counts),
+            "length_ns": right - left,
+            "covered_ns": intervals.covered(compute, left, right),
+        },
+        schema=SEGMENTS,
+    )
+
+
+def budget_steps(steps: Sequence[StepSpan], gpu: pl.DataFrame) -> pl.DataFrame:
+    """Divide each step's GPU window between compute, exposed communication, exposed memory work and idling."""
+    comm = union_of(gpu.filter("is_comm"))
+    compute, memory = union_of(computing(gpu)), union_of(moving(gpu))
+    rows = []
+    for index, step in enumerate(steps):
+        if step.gpu_start_ns is None or step.gpu_end_ns is None:
+            continue
+        window = (step.gpu_start_ns, step.gpu_end_ns)
+        parts = (intervals.clip(kind, *window) for kind in (comm, compute, memory))
+        rows.append({"step": index, **_budget(window[1] - window[0], *parts)})
+    return pl.DataFrame(rows, schema=BUDGET)
+
+
+def _budget(span: int, comm: Intervals, compute: Intervals, memory: Intervals) -> dict[str, int]:
+    overlap = intervals.length(intervals.intersection(comm, compute))
+    comm_ns, compute_ns = intervals.length(comm), intervals.length(compute)
+    either = intervals.union(*(np.concatenate(pair) for pair in zip(comm, compute, strict=True)))
+    exposed_memory = intervals.length(intervals.difference(memory, either))
+    return {
+        "span_ns": span,
+        "compute_ns": compute_ns,
+        "exposed_comm_ns": comm_ns - overlap,
+        "exposed_memory_ns": exposed_memory,
+        "idle_ns": span - intervals.length(either) - exposed_memory,
+        "comm_ns": comm_ns,
+        "overlap_ns": overlap,
+        "memory_ns": intervals.length(memory),
+    }
+
+
+def compute_between_calls(compute: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """What was computed between each two calls, by the thread that launched it.
+
+    Args:
+        compute: compute kernels with `launch_ns`, `launch_thread`, `step`, `is_matmul`.
+        calls: `call`, `issue_ns`.
+    """
+    launched = compute.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns")
+    issued = calls.select(after_call="call", launch_ns="issue_ns").sort("launch_ns")
+    length = pl.col("end_ns") - pl.col("start_ns")
+    return (
+        launched.join_asof(issued, on="launch_ns", strategy="backward")
+        .group_by("after_call", thread="launch_thread", step="step", maintain_order=True)
+        .agg(
+            start_ns=pl.col("start_ns").min(),
+            end_ns=pl.col("end_ns").max(),
+            busy_ns=length.sum(),
+            matmul_ns=length.filter(pl.col("is_matmul")).sum(),
+            kernels=pl.len().cast(pl.UInt32),
+        )
+        .select(*COMPUTE)
+    )
