@@ -40,14 +40,12 @@ def a_run(ranks: tuple[int, ...] = (0, 1), **changes: Any) -> Run:
         "backend": "nccl",
         "devices": ("NVIDIA H100 80GB HBM3",),
         "gpus_per_node": 8,
-        "coverage": Coverage(
-            calls=80, calls_with_kernel=78, kernels=79, kernels_with_call=78, unsized_kernels=1
-        ),
+        "coverage": Coverage(calls=80, calls_with_kernel=78, kernels=79, kernels_with_call=78, unsized_kernels=1),
     }
     return Run(**{**defaults, **changes})
 
 
-def a_group(ranks: tuple[int, ...], name: str, description: str = "undefined", **changes: Any) -> Group:
+def a_group(ranks: tuple[int, ...], /, name: str, description: str = "undefined", **changes: Any) -> Group:
     mesh = mesh_of(ranks)
     written = "irregular" if mesh is None else format_mesh(mesh)
     defaults: dict[str, Any] = {
@@ -63,7 +61,7 @@ def a_group(ranks: tuple[int, ...], name: str, description: str = "undefined", *
     return Group(**{**defaults, **changes})
 
 
-def a_row(group: Group | None, primitive: Primitive, ranks: tuple[int, ...], **changes: Any) -> Traffic:
+def a_row(group: Group | None, primitive: Primitive, ranks: tuple[int, ...], /, **changes: Any) -> Traffic:
     defaults: dict[str, Any] = {
         "ranks": ranks,
         "rank_class": 0,
@@ -89,7 +87,7 @@ def a_row(group: Group | None, primitive: Primitive, ranks: tuple[int, ...], **c
     return Traffic(**{**defaults, **changes})
 
 
-def an_unsized_row(kernel: str, ranks: tuple[int, ...], **changes: Any) -> Traffic:
+def an_unsized_row(kernel: str, ranks: tuple[int, ...], /, **changes: Any) -> Traffic:
     unknown: dict[str, Any] = {
         "dtype": None,
         "phase": None,
@@ -172,9 +170,7 @@ def huge_document() -> Document:
     """512 ranks in 64 tensor-parallel groups and 128 odd ones, each rank a class of its own."""
     ranks = tuple(range(512))
     tensor = [a_group(tuple(range(first, first + 8)), "7", "mesh_tp") for first in range(0, 512, 8)]
-    odd = [
-        a_group((first, first + 1, first + 5), str(100 + first), "undefined") for first in range(0, 500, 4)
-    ]
+    odd = [a_group((first, first + 1, first + 5), str(100 + first), "undefined") for first in range(0, 500, 4)]
     many = tuple(
         a_row(tensor[rank // 8], Primitive.all_reduce, (rank,), rank_class=rank, busy_ns_per_step=rank * MS)
         for rank in ranks

@@ -46,9 +46,7 @@ def test_explain_reads_as_in_its_golden_file() -> None:
 
 @pytest.mark.parametrize("build", DOCUMENTS)
 @pytest.mark.parametrize("every_row", [False, True])
-def test_no_line_is_wider_than_100_columns_or_ends_in_a_blank(
-    build: Callable[[], Document], every_row: bool
-) -> None:
+def test_no_line_is_wider_than_100_columns_or_ends_in_a_blank(build: Callable[[], Document], every_row: bool) -> None:
     text = render_text(build(), every_row=every_row, explain=True)
     assert [line for line in text.splitlines() if cell_len(line) > 100 or line != line.rstrip()] == []
 
@@ -157,9 +155,7 @@ def test_few_steps_stand_alone_and_many_as_min_median_max() -> None:
     assert "longest: rank 16, step 3" in many
 
 
-@pytest.mark.parametrize(
-    "attack", ["\x1b[31mred", "a\nb", "\x9b2J", "\u202egnp.exe", "tab\tbed", "\x07bell", "\ud800"]
-)
+@pytest.mark.parametrize("attack", ["\x1b[31mred", "a\nb", "\x9b2J", "\u202egnp.exe", "tab\tbed", "\x07bell", "\ud800"])
 def test_names_from_a_trace_can_not_steer_the_terminal(attack: str) -> None:
     # GIVEN the attack in every place that a trace can write to
     group = a_group((0, 1), attack, attack, id=attack)
