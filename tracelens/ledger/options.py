@@ -1,0 +1,133 @@
+"""Choices inside a framework that change what is sent, with the framework's own defaults."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Units(StrEnum):
+    """What FSDP wraps into one unit, that is one all-gather."""
+
+    titan = "titan"
+    """Embedding, every block, and final norm with head (torchtitan `apply_fsdp`)."""
+    blocks = "blocks"
+    """Every block; the root unit holds the rest."""
+
+
+class Dispatcher(StrEnum):
+    """How tokens reach their experts."""
+
+    alltoall = "alltoall"
+    allgather = "allgather"
+    deepep = "deepep"
+    padded = "padded"
+    """All-to-all of `[experts, capacity, hidden]`, padded to the capacity (GShard, DeepSpeed)."""
+
+
+class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """PyTorch's own parallelism; the defaults are torchtitan's, `PLAIN` is a script without a trainer."""
+
+    units: Units = Units.titan
+    root_reshards: bool = False
+    """Reshard the last unit (or the root) after forward too."""
+    last_block_reshards: bool = True
+    """False in loops that keep the last block gathered between forward and backward."""
+    mixed_precision: bool = True
+    """Parameters gathered in bf16; False is training in fp32."""
+    accumulate_without_sync: bool = False
+    """Gradients reduced in the last micro-batch only (`no_sync`)."""
+    loss_chunks: int = 8
+    """Chunks that torchtitan's `ChunkedLossWrapper` cuts the sequence into; 0 is one loss over all logits."""
+    loss_parallel: bool = True
+    """Logits stay cut over the vocabulary."""
+    trainer_scalars: bool = True
+    """torchtitan's valid-token counts and loss averages of a step at which it logs."""
+    clip_gradients: bool = True
+    fused_qkv: bool = True
+    """One tensor for queries, keys and values: it counts where a norm is taken per tensor."""
+    repeat_kv: bool = False
+    """Keys and values are repeated to the width of the queries before context-parallel attention."""
+    weighted_stages: bool = True
+    """torchtitan cuts the stages with the embedding and the head counted as a layer each."""
+    loss_average: bool = False
+    """A script averages its loss over the data-parallel ranks."""
+
+
+PLAIN = NativeOptions(
+    units=Units.blocks,
+    root_reshards=True,
+    loss_chunks=0,
+    loss_parallel=False,
+    trainer_scalars=False,
+    clip_gradients=False,
+    fused_qkv=False,
+    repeat_kv=True,
+    weighted_stages=False,
+)
+
+
+class DDPOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """torch.nn.parallel.DistributedDataParallel."""
+
+    bucket_mib: float = 25
+    """`bucket_cap_mb`; the number is in MiB."""
+    first_bucket_mib: float | None = None
+    """Cap of the first bucket; null is the same as the others once buckets are rebuilt (PyTorch 2.13)."""
+    accumulate_without_sync: bool = False
+    dispatcher: Dispatcher = Dispatcher.alltoall
+    clip_gradients: bool = False
+    loss_average: bool = False
+
+
+class FSDP1Options(msgspec.Struct, frozen=True, kw_only=True):
+    """torch.distributed.fsdp.FullyShardedDataParallel, one unit a block and the root."""
+
+    accumulate_without_sync: bool = False
+    clip_gradients: bool = True
+    loss_average: bool = False
+
+
+class MegatronOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Megatron-Core; the defaults are those of `arguments.py`."""
+
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    bucket_elements: int | None = None
+    """`ddp_bucket_size`; null is max(40e6, 1e6 times data-parallel size)."""
+    fused_cross_entropy: bool = False
+    create_attention_mask: bool = True
+    broadcast_on_all_stages: bool = False
+    """A data loader that broadcasts every field on every stage instead of what the stage needs."""
+    position_ids: bool = True
+    vocab_multiple: int = 128
+    """`make_vocab_size_divisible_by`; the vocabulary is padded to this times tp."""
+    dispatcher: Dispatcher = Dispatcher.alltoall
+    router_dtype: str = "fp32"
+    aux_loss: bool = False
+    """`aux_loss` or `seq_aux_loss`: tokens per expert are summed over tp and cp."""
+    expert_bias_update: bool = False
+    clip_gradients: bool = True
+    status_scalars: bool = True
+    """The all-reduces of `update_successful` and the largest norm in `train_step`."""
+    loss_average_per_microbatch: bool = False
+    per_token_loss: bool = False
+
+
+class DeepSpeedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """DeepSpeed ZeRO; the defaults are those of `runtime/zero/config.py`."""
+
+    reduce_bucket_elements: int = 500_000_000
+    allgather_bucket_elements: int = 500_000_000
+    multi_rank_bucket_allreduce: bool = True
+    """`use_multi_rank_bucket_allreduce`: ZeRO-1 and 2 all-reduce the whole bucket."""
+    persistence_threshold: int = 100_000
+    """`param_persistence_threshold`: smaller parameters are never partitioned (ZeRO-3)."""
+    max_reuse_distance: int = 1_000_000_000
+    prefetch_elements: int = 50_000_000
+    overflow_check: bool = True
+    clip_gradients: bool = True
+
+
+Options = NativeOptions | DDPOptions | FSDP1Options | MegatronOptions | DeepSpeedOptions

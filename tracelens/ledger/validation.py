@@ -1,0 +1,139 @@
+"""Layouts that can't be: every broken rule is found, and every factor named with its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelens.errors import ModelError
+from tracelens.ledger.layout import CpKind, Framework, Layout, Schedule
+from tracelens.ledger.model import ModelSpec
+
+_NATIVE = (Framework.torchtitan, Framework.pytorch)
+_SUPPORTED_AXES: dict[Framework, tuple[str, ...]] = {
+    Framework.ddp: ("dp", "ep"),
+    Framework.fsdp1: ("dp",),
+    Framework.deepspeed: ("dp", "cp", "ep"),
+    Framework.serving: ("tp", "pp", "dp", "ep", "etp"),
+}
+_SUPPORTED_LEVELS: dict[Framework, tuple[int, ...]] = {
+    Framework.ddp: (0,),
+    Framework.fsdp1: (0, 2, 3),
+    Framework.megatron: (0, 1),
+    Framework.torchtitan: (0, 2, 3),
+    Framework.pytorch: (0, 2, 3),
+    Framework.serving: (0,),
+}
+
+
+def check_layout(model: ModelSpec, layout: Layout) -> None:
+    """Refuse a layout that the model or the framework can't have.
+
+    Raises:
+        ModelError: naming every rule that is broken, with all its factors.
+    """
+    broken = [*_degrees(layout)]
+    if not broken and layout.framework is not Framework.textbook:
+        broken += [*_framework(layout), *_heads(model, layout), *_widths(model, layout)]
+        broken += [*_sequence(model, layout), *_experts(model, layout), *_pipeline(layout)]
+    if not broken:
+        broken += [*_sharding(layout)]
+    if broken:
+        raise ModelError(f"{model.name} can't be laid out so: {'; '.join(broken)}", hint="choose degrees that divide")
+
+
+def _indivisible(what: str, size: int, factors: dict[str, int]) -> Iterator[str]:
+    product = 1
+    for factor in factors.values():
+        product *= factor
+    if product and size % product:
+        names = " · ".join(f"{name} {factor}" for name, factor in factors.items())
+        yield f"{what} {size} is no multiple of {names}" + (f" = {product}" if len(factors) > 1 else "")
+
+
+def _degrees(layout: Layout) -> Iterator[str]:
+    for name in ("tp", "pp", "dp", "cp", "ep", "vp", "micro_batch", "num_microbatches", "gpus_per_node"):
+        if getattr(layout, name) < 1:
+            yield f"{name} must be at least 1: {getattr(layout, name)}"
+    if layout.etp is not None and layout.etp < 1:
+        yield f"etp must be at least 1: {layout.etp}"
+    if layout.zero is not None and not 0 <= layout.zero <= 3:
+        yield f"zero must be 0, 1, 2 or 3: {layout.zero}"
+    if layout.hsdp_shard is not None and layout.hsdp_shard < 1:
+        yield f"hsdp_shard must be at least 1: {layout.hsdp_shard}"
+
+
+def _framework(layout: Layout) -> Iterator[str]:
+    supported = _SUPPORTED_AXES.get(layout.framework)
+    for axis in ("tp", "pp", "cp", "ep") if supported is not None else ():
+        if getattr(layout, axis) > 1 and axis not in (supported or ()):
+            yield f"{layout.framework} has no {axis} (given {getattr(layout, axis)})"
+    levels = _SUPPORTED_LEVELS.get(layout.framework)
+    if levels is not None and layout.zero_level not in levels:
+        yield f"{layout.framework} has no zero {layout.zero_level} (it has {', '.join(map(str, levels))})"
+    if layout.framework is Framework.deepspeed and layout.cp > 1 and layout.kind_of_cp is not CpKind.ulysses:
+        yield f"deepspeed cuts the sequence by ulysses, not {layout.kind_of_cp}"
+
+
+def _heads(model: ModelSpec, layout: Layout) -> Iterator[str]:
+    yield from _indivisible("heads", model.heads, {"tp": layout.tp})
+    kv = model.key_value_heads
+    replicates = layout.framework in (Framework.megatron, Framework.serving)
+    if model.latent is None and kv % layout.tp and not (replicates and layout.tp % kv == 0):
+        yield f"kv_heads {kv} is no multiple of tp {layout.tp}"
+    if layout.cp > 1 and layout.kind_of_cp is CpKind.ulysses:
+        yield from _indivisible("heads", model.heads, {"tp": layout.tp, "cp": layout.cp})
+
+
+def _widths(model: ModelSpec, layout: Layout) -> Iterator[str]:
+    if model.ffn is not None and model.moe_layers < model.layers:
+        yield from _indivisible("ffn", model.ffn, {"tp": layout.tp})
+    if layout.framework in _NATIVE or layout.framework is Framework.serving:
+        yield from _indivisible("vocab", model.vocab, {"tp": layout.tp})
+    if model.moe is not None:
+        yield from _indivisible("expert ffn", model.moe.ffn, {"etp": layout.expert_tp})
+
+
+def _sequence(model: ModelSpec, layout: Layout) -> Iterator[str]:
+    tokens = layout.seq_len or model.seq_len
+    factors = {"cp": layout.cp}
+    if layout.has_sequence_parallel and layout.framework is not Framework.serving:
+        factors["tp"] = layout.tp
+    if layout.cp > 1 and layout.framework is Framework.megatron:
+        # causal balance gives a rank the blocks i and 2·cp-1-i
+        factors = {"2": 2, **factors}
+    yield from _indivisible("seq_len", tokens, factors)
+
+
+def _experts(model: ModelSpec, layout: Layout) -> Iterator[str]:
+    if layout.ep == 1 and layout.etp in (None, 1):
+        return
+    if model.moe is None:
+        if layout.ep > 1:
+            yield f"ep {layout.ep} needs a mixture of experts, and {model.name} has none"
+        return
+    yield from _indivisible("experts", model.moe.experts, {"ep": layout.ep})
+    ranks = layout.dp * layout.cp * layout.tp
+    pair = layout.ep * layout.expert_tp
+    if ranks % pair:
+        yield (
+            f"dp {layout.dp} · cp {layout.cp} · tp {layout.tp} = {ranks} ranks of a stage are no multiple of "
+            f"ep {layout.ep} · etp {layout.expert_tp} = {pair}"
+        )
+
+
+def _pipeline(layout: Layout) -> Iterator[str]:
+    if layout.vp > 1 and layout.pp == 1:
+        yield f"vp {layout.vp} needs a pipeline, and pp is 1"
+    schedule = layout.kind_of_schedule
+    if layout.vp > 1 and schedule in (Schedule.one_f_one_b, Schedule.gpipe):
+        yield f"schedule {schedule} has one chunk a rank, and vp is {layout.vp}"
+    if schedule is Schedule.interleaved and layout.framework is Framework.megatron and layout.pp > 1:
+        yield from _indivisible("num_microbatches", layout.num_microbatches, {"pp": layout.pp})
+
+
+def _sharding(layout: Layout) -> Iterator[str]:
+    if layout.hsdp_shard is None:
+        return
+    yield from _indivisible("dp", layout.dp, {"hsdp_shard": layout.hsdp_shard})
+    if layout.zero_level == 0 and layout.framework is not Framework.textbook:
+        yield f"hsdp_shard {layout.hsdp_shard} shards nothing with zero 0"
