@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from time import monotonic
+from typing import TextIO, TypeAlias
 
 from rich.console import Console
 from rich.progress import (
@@ -25,15 +24,15 @@ Report: TypeAlias = Callable[[Path, int], None]
 
 
 @contextmanager
-def reading_progress(total_bytes: int, *, wanted: bool) -> Iterator[Report | None]:
+def reading_progress(total_bytes: int, stream: TextIO, *, wanted: bool) -> Iterator[Report | None]:
     """Yield a callback (path, compressed bytes done) that draws a bar once a second has passed.
 
-    Yields None when no bar is wanted or stderr is no terminal, so that the reader need not report at all.
+    Yields None when no bar is wanted or the stream is no terminal, so that the reader need not report at all.
     """
-    if not wanted or not sys.stderr.isatty():
+    if not wanted or not stream.isatty():
         yield None
         return
-    bar = _Bar(total_bytes)
+    bar = _Bar(total_bytes, stream)
     try:
         yield bar.report
     finally:
@@ -43,16 +42,17 @@ def reading_progress(total_bytes: int, *, wanted: bool) -> Iterator[Report | Non
 class _Bar:
     """Adds up what each file has done; draws nothing while the job is young."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, stream: TextIO) -> None:
+        self._stream = stream
         self._total = total_bytes
         self._done: dict[Path, int] = {}
-        self._began = time.monotonic()
+        self._began = monotonic()
         self._progress: Progress | None = None
         self._task = TaskID(0)
 
     def report(self, path: Path, done_bytes: int) -> None:
         self._done[path] = done_bytes
-        if self._progress is None and time.monotonic() - self._began > PATIENCE_S:
+        if self._progress is None and monotonic() - self._began > PATIENCE_S:
             self._progress = self._open()
         if self._progress is not None:
             self._progress.update(self._task, completed=sum(self._done.values()))
@@ -67,7 +67,7 @@ class _Bar:
             BarColumn(),
             DownloadColumn(binary_units=True),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Console(file=self._stream),
             transient=True,
         )
         self._task = progress.add_task("reading", total=self._total)

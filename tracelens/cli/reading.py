@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
 
 from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
-from tracelens.engine import summarize_all
-from tracelens.trace.discover import discover
-
-if TYPE_CHECKING:
-    from tracelens.engine import Summaries
+from tracelens.engine import Summaries, summarize_all
+from tracelens.trace.discover import Discovery, discover
 
 
-def read(reading: Reading) -> Summaries:
-    """Find the traces behind the paths and summarise them.
+def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
+    """Summarise the traces behind the paths, or those of a discovery that was made before.
 
     Raises:
         InputError: no path leads to a trace that can be read.
     """
-    discovery = discover(reading.paths)
-    total_bytes = sum(source.bytes for source in discovery.sources)
-    with reading_progress(total_bytes, wanted=reading.progress) as report:
-        return summarize_all(discovery, jobs=reading.jobs, progress=report)
+    found = discovery or discover(reading.paths)
+    total_bytes = sum(source.bytes for source in found.sources)
+    with reading_progress(total_bytes, sys.stderr, wanted=reading.progress) as report:
+        return summarize_all(found, jobs=reading.jobs, progress=report)

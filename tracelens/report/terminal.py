@@ -187,7 +187,7 @@ def _skipped(document: Document, *, every_row: bool) -> list[Line]:
     shown = skipped[: limit(_MOST_NOTES, every_row=every_row)]
     lines = [Line(f"Skipped files ({len(skipped)})", TITLE)]
     for file in shown:
-        lines += note(f"{file.path}: {file.why}")
+        lines += note(file.why if file.path in file.why else f"{file.path}: {file.why}")
     return [*lines, *left_out(len(skipped) - len(shown), "skipped file")]
 
 

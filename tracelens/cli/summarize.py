@@ -1,0 +1,81 @@
+"""`tracelens summarize`: traces into small files that every other command reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from tracelens.cli.options import Reading, reading_options
+from tracelens.cli.output import refuse_overwrite, write_stdout
+from tracelens.cli.reading import read
+from tracelens.engine import Summaries
+from tracelens.errors import InputError
+from tracelens.summary import SUFFIX
+from tracelens.trace.discover import Discovery, discover
+
+_TRACE_SUFFIXES = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
+
+
+@click.command("summarize")
+@reading_options
+@click.option(
+    "-o", "--output", "folder", required=True, metavar="DIR", help="Folder for the summaries; made if absent."
+)
+@click.option("--force", is_flag=True, help="Overwrite existing summaries.")
+def command(*, reading: Reading, folder: str, force: bool) -> None:
+    r"""Turn traces into small summary files.
+
+    A summary holds what every command needs of one rank, and stands wherever a trace may. The names of the
+    files written go to stdout.
+
+    \b
+    Exit codes: 0 fine, 2 nothing could be read or written.
+    """
+    discovery = discover(reading.paths)
+    targets = plan_targets([source.path for source in discovery.sources], Path(folder))
+    for target in targets:
+        refuse_overwrite(target, force=force)
+    summaries = read(reading, discovery)
+    for target, summary in zip(_readable(discovery, targets, summaries), summaries.ranks, strict=True):
+        make_folder(target.parent)
+        summary.save(target)
+        write_stdout(f"{target}\n")
+    for file in summaries.skipped:
+        click.echo(f"skipped: {file.why if file.path in file.why else f'{file.path}: {file.why}'}", err=True)
+
+
+def plan_targets(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """Where each trace's summary goes: the folders of the traces, kept apart below `folder` as they were.
+
+    Two files that differ in their suffixes only, such as `rank0.json` and `rank0.json.gz`, keep them.
+    """
+    top = Path(os.path.commonpath([path.resolve().parent for path in paths]))
+    stems = [_TRACE_SUFFIXES.sub("", path.name.removesuffix(SUFFIX)) for path in paths]
+    places = [folder / path.resolve().parent.relative_to(top) for path in paths]
+    shared = Counter(zip(places, stems, strict=True))
+    return [
+        place / f"{stem if shared[place, stem] == 1 else path.name}{SUFFIX}"
+        for path, place, stem in zip(paths, places, stems, strict=True)
+    ]
+
+
+def _readable(discovery: Discovery, targets: Sequence[Path], summaries: Summaries) -> list[Path]:
+    unread = {file.path for file in summaries.skipped}
+    return [target for source, target in zip(discovery.sources, targets, strict=True) if str(source.path) not in unread]
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents.
+
+    Raises:
+        InputError: it can't be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder `{folder}`: {error.strerror}") from error
