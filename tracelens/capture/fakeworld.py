@@ -85,9 +85,7 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
     }
     real_new_group, real_mesh = dist.new_group, DeviceMesh.__init__
 
-    def new_group(
-        ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         return real_new_group(ranks, timeout, None, *args, **kwargs)
 
     def mesh(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
