@@ -41,10 +41,14 @@ def summarize_all(discovery: Discovery, *, jobs: int = 1, progress: FileProgress
     """
     outcomes = list(_run(discovery.sources, jobs, progress))
     ranks = tuple(outcome for outcome in outcomes if isinstance(outcome, RankSummary))
-    errors = [(source, error) for source, error in zip(discovery.sources, outcomes, strict=True) if isinstance(error, InputError)]  # fmt: skip
+    errors = [outcome for outcome in outcomes if isinstance(outcome, InputError)]
     if errors and not ranks:
-        raise errors[0][1]
-    skipped = tuple(Skipped(path=str(source.path), why=error.message) for source, error in errors)
+        raise errors[0]
+    skipped = tuple(
+        Skipped(path=str(source.path), why=outcome.message)
+        for source, outcome in zip(discovery.sources, outcomes, strict=True)
+        if isinstance(outcome, InputError)
+    )
     return Summaries(ranks=ranks, skipped=discovery.skipped + skipped)
 
 

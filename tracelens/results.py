@@ -146,6 +146,21 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Kernel name, for rows that no call explains."""
 
 
+class GroupTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What one class of ranks spends in one group, all primitives together, per step (means over steps and ranks).
+
+    Times are unions, so calls that run at the same time count once; they may be less than the sum of the rows.
+    """
+
+    rank_class: int = msgspec.field(name="class")
+    group: str | None
+    """null: kernels that belong to no known group."""
+    calls_per_step: float
+    wire_bytes_per_step: int | None
+    busy_ns_per_step: int | None
+    exposed_ns_per_step: int | None
+
+
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """Time budget of one rank in one step: span = compute + exposed_comm + exposed_memory + idle, exactly."""
 
@@ -174,6 +189,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     groups: tuple[Group, ...]
     traffic: tuple[Traffic, ...]
+    group_time: tuple[GroupTime, ...] = ()
     time: tuple[StepTime, ...]
     overlap: tuple[Overlap, ...]
     skew: tuple[dict[str, Any], ...] | None = None

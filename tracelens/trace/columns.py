@@ -303,30 +303,34 @@ _HANDLERS = {
     Kind.span: Collector._take_window,
 }
 
-_SPAN = {"name": pl.UInt32(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), "thread": pl.Int32()}
-_IDS = {"correlation": pl.Int64(), "external_id": pl.Int64()}
-_GPU = {"work": pl.UInt8(), "device": pl.Int64(), "stream": pl.Int64()}
-
-_EMPTY: dict[str, pl.DataFrame] = {
-    name: pl.DataFrame(schema=schema)
-    for name, schema in {
-        "gpu": {"name": pl.UInt32(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), **_GPU, **_IDS},
-        "kernel_records": {"row": pl.UInt32(), **RECORD_FIELDS},
-        "launches": {**_SPAN, **_IDS},
-        "records": {
-            "start_ns": pl.Int64(),
-            "end_ns": pl.Int64(),
-            "thread": pl.Int32(),
-            **RECORD_FIELDS,
-            "input_dims": pl.String(),
-            "input_types": pl.String(),
-            "concrete_inputs": pl.String(),
-        },
-        "operators": {**_SPAN, "input_dims": pl.String()},
-        "backward": _SPAN,
-        "annotations": _SPAN,
-    }.items()
+_SPAN: dict[str, pl.DataType] = {
+    "name": pl.UInt32(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "thread": pl.Int32(),
 }
+_IDS: dict[str, pl.DataType] = {"correlation": pl.Int64(), "external_id": pl.Int64()}
+_GPU: dict[str, pl.DataType] = {"work": pl.UInt8(), "device": pl.Int64(), "stream": pl.Int64()}
+
+_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
+    "gpu": {"name": pl.UInt32(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), **_GPU, **_IDS},
+    "kernel_records": {"row": pl.UInt32(), **RECORD_FIELDS},
+    "launches": {**_SPAN, **_IDS},
+    "records": {
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "thread": pl.Int32(),
+        **RECORD_FIELDS,
+        "input_dims": pl.String(),
+        "input_types": pl.String(),
+        "concrete_inputs": pl.String(),
+    },
+    "operators": {**_SPAN, "input_dims": pl.String()},
+    "backward": _SPAN,
+    "annotations": _SPAN,
+}
+
+_EMPTY = {name: pl.DataFrame(schema=schema) for name, schema in _SCHEMAS.items()}
 
 
 def _arguments(events: list[AnyEvent]) -> list[Args]:
@@ -362,8 +366,9 @@ def _start_ns(events: list[AnyEvent]) -> IntArray:
 
 
 def _to_ns(us: npt.NDArray[np.float64]) -> IntArray:
-    """Microseconds to whole ns. The fraction is split off first: exact up to 2^43 µs, where a float's half
-    spacing reaches half a ns.
+    """Microseconds to whole ns.
+
+    The fraction is split off first: exact up to 2^43 µs, where a float's half spacing reaches half a ns.
     """
     whole = np.floor(us)
     return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)

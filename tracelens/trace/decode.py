@@ -13,7 +13,7 @@ import msgspec
 from tracelens.errors import InputError, Problem, Severity
 from tracelens.trace.cut import Cutter, Part, Piece, split_events
 from tracelens.trace.schema import Event, ExactEvent, TraceHead
-from tracelens.trace.source import Damage, Progress, read_chunks
+from tracelens.trace.source import DamageError, Progress, read_chunks
 
 AnyEvent = Event | ExactEvent
 E = TypeVar("E", Event, ExactEvent)
@@ -70,12 +70,12 @@ class Reader:
         Raises:
             InputError: the file is empty, no JSON, or holds no events.
         """
-        damage: Damage | None = None
+        damage: DamageError | None = None
         chunks = read_chunks(self.path, self._progress)
         while True:
             try:
                 chunk = next(chunks, None)
-            except Damage as error:
+            except DamageError as error:
                 damage, chunk = error, None
             if chunk is None or self._cutter.is_hopeless():
                 break
@@ -117,7 +117,7 @@ class Reader:
         except _BROKEN as error:
             self._problem("head-unreadable", f"the keys beside the events can't be read (byte {offset}): {error}")
 
-    def _decode_tail(self, piece: Piece, damage: Damage | None) -> Iterator[Sequence[AnyEvent]]:
+    def _decode_tail(self, piece: Piece, damage: DamageError | None) -> Iterator[Sequence[AnyEvent]]:
         if piece.part is Part.head:
             raise _no_events(self.path, piece.data, damage)
         prefix = b"[" if self._cutter.is_bare_list else b'{"traceEvents":['
@@ -252,7 +252,7 @@ def _end_of_events(data: bytes) -> int | None:
     return None if match is None else match.start(1)
 
 
-def _no_events(path: Path, data: bytes, damage: Damage | None) -> InputError:
+def _no_events(path: Path, data: bytes, damage: DamageError | None) -> InputError:
     text = data.lstrip(b" \t\r\n\xef\xbb\xbf")
     if damage is not None:
         return InputError(f"`{path}` can't be decompressed: {damage}", hint="copy or record the file again")

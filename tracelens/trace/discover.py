@@ -14,10 +14,11 @@ from tracelens.results import Skipped
 from tracelens.summary import SUFFIX
 
 _TRACE = re.compile(r"\.json(?:\.(?:gz|zst|zstd|\d+))*$|\.trace$", re.IGNORECASE)
+_CHAKRA = r"(?:^|[/_.-])chakra|execution[_-]?trace|(?:^|[_.-])et[_.-]"
 _INTRUDERS = (
     (re.compile(r"^merged[-_.]|[-_.]merged\.", re.IGNORECASE), "several ranks merged into one file"),
     (re.compile(r"async_llm", re.IGNORECASE), "trace of a front-end process, not of a rank"),
-    (re.compile(r"(?:^|[/_.-])chakra|execution[_-]?trace|(?:^|[_.-])et[_.-]", re.IGNORECASE), "execution trace (chakra)"),
+    (re.compile(_CHAKRA, re.IGNORECASE), "execution trace (chakra)"),
     (re.compile(r"\.tmp$", re.IGNORECASE), "left over from a profiler that did not finish"),
     (re.compile(r"memory_snapshot|_snapshot\.", re.IGNORECASE), "memory snapshot"),
 )  # fmt: skip

@@ -8,7 +8,7 @@ rebuilt from start, stride and size where those agree with what is left of the l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import polars as pl
@@ -76,7 +76,7 @@ def resolve_groups(
         says nothing about a group).
     """
     groups = list(configured)
-    by_name = {group.name: index for index, group in enumerate(groups) if group.name is not None}
+    by_name: dict[str, int] = {group.name: index for index, group in enumerate(groups) if group.name is not None}
     unique = records.select(*GROUP_KEY).unique(maintain_order=True)
     index_of: dict[tuple[object, ...], int | None] = {}
     for row in unique.iter_rows(named=True):
@@ -88,7 +88,7 @@ def resolve_groups(
 def _index_of(
     row: Mapping[str, object],
     groups: list[LocalGroup],
-    by_name: dict[str | None, int],
+    by_name: dict[str, int],
     world_size: int | None,
 ) -> int | None:
     found = _from_record(row)
@@ -134,8 +134,9 @@ def _from_record(row: Mapping[str, object]) -> LocalGroup:
 
 
 def _rebuild(start: int | None, stride: int | None, size: int, listed: Sequence[int]) -> tuple[int, ...] | None:
-    """Ranks from start, stride and size, if all that is left of the list agrees; the stride is only that of
-    the first two ranks, so groups of several strides do not.
+    """Ranks from start, stride and size, if all that is left of the list agrees.
+
+    The stride is only that of the first two ranks, so a group of several strides does not.
     """
     if start is None or stride is None or stride <= 0 or size < 1:
         return None
@@ -167,8 +168,3 @@ def local_rank(group: LocalGroup, rank: int | None) -> int | None:
 def parse_splits(text: str | None) -> tuple[list[int], bool]:
     """Split sizes of an all-to-all and whether the list was cut at 30 entries; [] for equal splits."""
     return parse_ranks(text) if text else ([], False)
-
-
-def first_known(values: Iterable[int | None]) -> int | None:
-    """The first value that is known."""
-    return next((value for value in values if value is not None), None)

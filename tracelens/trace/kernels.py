@@ -38,6 +38,10 @@ def _family(library: str, pattern: str, primitive: Primitive | None = None) -> F
 # 2.19 `ncclDevKernel_...`, symmetric since 2.27 `ncclSymDevKernel_...`, since 2.28 `ncclSymkDevKernel_...`.
 _NCCL = r"nccl(?:Sym[a-z]*)?(?:Dev)?(?:Kernel)?(?:Debug)?_?"
 
+_CUSTOM = r"cross_device_reduce|(?:quick|custom)_?all_?reduce|aiter::.*all_?reduce"
+# `deep_ep::[legacy::]internode_ll::dispatch`, and DeepSeek's own `dpsk::ep::internode::dispatch`.
+_DEEP_EP = r"\b(?:deep_)?ep::(?:legacy::)?(?:intranode|internode|internode_ll|elastic|layout)::"
+
 FAMILIES: tuple[Family, ...] = (
     _family("NCCL", _NCCL + r"All_?Reduce", P.all_reduce),
     _family("NCCL", _NCCL + r"All_?Gather", P.all_gather),
@@ -45,21 +49,20 @@ FAMILIES: tuple[Family, ...] = (
     _family("NCCL", _NCCL + r"Broadcast", P.broadcast),
     _family("NCCL", _NCCL + r"Reduce(?=[_R])", P.reduce),
     _family("NCCL", r"nccl(?:Dev)?Kernel|ncclSym|ncclLauncher|rcclGenericKernel|^nccl[A-Z]\w*Kernel"),
-    _family("DeepEP", r"deep_?ep::(?!.*get_dispatch_layout).*\b(?:dispatch|combine)(?:_impl)?\b", P.all_to_all),
-    _family("DeepEP", r"\bep::(?:legacy::)?(?:intranode|internode|internode_ll|elastic)::(?:dispatch|combine)(?:_impl)?\b", P.all_to_all),
-    _family("DeepEP", r"\bep::.*(?:notify_dispatch|cached_notify|clean_low_latency_buffer|barrier)"),
+    _family("DeepEP", _DEEP_EP + r"(?:dispatch|combine)(?:_impl)?\b", P.all_to_all),
+    _family("DeepEP", _DEEP_EP + r"(?:notify|cached_notify|clean_low_latency_buffer|barrier)"),
     _family("HybridEP", r"hybrid_ep::.*(?:dispatch|combine)", P.all_to_all),
-    _family("vLLM / SGLang / aiter custom all-reduce", r"cross_device_reduce|(?:quick|custom)_?all_?reduce|aiter::.*all_?reduce", P.all_reduce),
+    _family("vLLM / SGLang / aiter all-reduce", _CUSTOM, P.all_reduce),
     _family("FlashInfer / TensorRT-LLM all-reduce", r"all_?reduce_fusion|(?:one|two)_?shot_?all_?reduce", P.all_reduce),
     _family("PyTorch symmetric memory", r"multimem_(?:one_shot_)?all_reduce", P.all_reduce),
     _family("PyTorch symmetric memory", r"multimem_all_gather|symm_mem.*all_gather", P.all_gather),
     _family("PyTorch symmetric memory", r"reduce_scatter_(?:out_)?kernel|symm_mem.*reduce_scatter", P.reduce_scatter),
     _family("PyTorch symmetric memory", r"symm_mem.*barrier|all_to_all_vdev"),
     _family("Triton expert all-to-all", r"(?:on_device_)?all_to_all(?:_v)?_?\w*kernel|expert_all_to_all", P.all_to_all),
-    _family("Transformer Engine userbuffers", r"k?userbuffers_\w*(?:_ag|allgather|all_gather)", P.all_gather),
-    _family("Transformer Engine userbuffers", r"k?userbuffers_\w*(?:_rs|reducescatter|reduce_scatter)", P.reduce_scatter),
-    _family("Transformer Engine userbuffers", r"k?userbuffers_\w*(?:allreduce|all_reduce)", P.all_reduce),
-    _family("Transformer Engine userbuffers", r"k?userbuffers_"),
+    _family("Transformer Engine userbuffers", r"userbuffers_\w*(?:_ag|all_?gather)", P.all_gather),
+    _family("Transformer Engine userbuffers", r"userbuffers_\w*(?:_rs|reduce_?scatter)", P.reduce_scatter),
+    _family("Transformer Engine userbuffers", r"userbuffers_\w*all_?reduce", P.all_reduce),
+    _family("Transformer Engine userbuffers", r"userbuffers_"),
     _family("NVSHMEM", r"nvshmem"),
     _family("MSCCL++", r"mscclpp|msccl"),
     _family("oneCCL", r"oneccl|\bccl::|xccl"),

@@ -43,7 +43,7 @@ def classify_gpu(events: Events, extra: tuple[Family, ...]) -> pl.DataFrame:
             "computes": [_PYTORCH_COMPUTE in events.names[code] for code in names],
             "is_matmul": [is_matmul(events.names[code]) for code in names],
             "family": [None if family is None else family.library for family in families],
-            "hint": [None if family is None or family.primitive is None else family.primitive.value for family in families],
+            "hint": [family and family.primitive and family.primitive.value for family in families],
         },
         schema={
             "name": pl.UInt32,

@@ -22,7 +22,7 @@ _ARCHIVE_MAGIC = b"PK\x03\x04"
 Progress = Callable[[int], None]
 
 
-class Damage(Exception):
+class DamageError(Exception):
     """The compressed stream ends or breaks too early; what came before it was good."""
 
 
@@ -45,7 +45,7 @@ def read_chunks(path: Path, progress: Progress | None = None) -> Iterator[bytes]
 
     Raises:
         InputError: the file can't be opened or read.
-        Damage: the compressed stream is cut off or broken, after all good bytes were given.
+        DamageError: the compressed stream is cut off or broken, after all good bytes were given.
     """
     with _open(path) as file:
         magic = file.peek(4)[:4] if hasattr(file, "peek") else b""
@@ -102,7 +102,13 @@ def _new_zstd() -> zstandard.ZstdDecompressionObj:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-_STREAM_ERRORS = (igzip_lib.IsalError, isal_zlib.error, zlib.error, zstandard.ZstdError, EOFError)
+_STREAM_ERRORS: tuple[type[Exception], ...] = (
+    igzip_lib.IsalError,
+    isal_zlib.error,
+    zlib.error,
+    zstandard.ZstdError,
+    EOFError,
+)
 
 
 def _inflate(
@@ -119,7 +125,7 @@ def _inflate(
             except _STREAM_ERRORS as error:
                 if not started and not any(data):
                     return  # zero padding after the last member, as tar and some file systems leave it
-                raise Damage(f"the compressed data is broken near byte {done} of the file ({error})") from error
+                raise DamageError(f"the compressed data is broken near byte {done} of the file ({error})") from error
             started = True
             if out:
                 yield out
@@ -127,4 +133,4 @@ def _inflate(
         if progress:
             progress(done)
     if not stream.eof:
-        raise Damage(f"the compressed data ends too early, after byte {done} of the file")
+        raise DamageError(f"the compressed data ends too early, after byte {done} of the file")

@@ -1,0 +1,99 @@
+"""Summaries to one measurement: groups, classes of ranks, traffic, time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from tracelens.engine import Summaries
+from tracelens.errors import InputError, Problem, UsageError
+from tracelens.measurement.classes import find_classes
+from tracelens.measurement.groups import GroupTable
+from tracelens.measurement.rows import merge_group_time, merge_traffic
+from tracelens.measurement.run import describe_run, find_node_size
+from tracelens.measurement.traffic import measure_rank
+from tracelens.results import Measurement, Overlap, Skipped, StepTime
+from tracelens.summary import RankSummary
+
+
+def measure(
+    summaries: Summaries | Sequence[RankSummary],
+    *,
+    steps: tuple[int, int] | None = None,
+    per_rank: bool = False,
+    gpus_per_node: int | None = None,
+) -> Measurement:
+    """Measure a job from the summaries of its ranks.
+
+    Args:
+        summaries: any subset of the ranks of one job.
+        steps: first and last profiler step to use, both included; all when left out.
+        per_rank: keep every rank on rows of its own instead of one row per class of ranks.
+        gpus_per_node: ranks that share a node, in the order of their numbers.
+
+    Raises:
+        InputError: there is nothing to measure.
+        UsageError: no rank has a step in the range.
+    """
+    ranks, skipped, problems = _unpack(summaries)
+    if not ranks:
+        raise InputError("no trace was given", hint="give at least one trace or summary")
+    ranks = sorted(ranks, key=_order)
+    nodes, assumed = find_node_size(ranks, gpus_per_node)
+    table = GroupTable(ranks)
+    chosen = [_choose_steps(rank, steps) for rank in ranks]
+    if steps is not None and not any(chosen):
+        raise UsageError(_no_steps(ranks, steps), hint="give a range that the traces hold, such as --steps 3:5")
+    measured = [measure_rank(rank, table, n, use) for n, (rank, use) in enumerate(zip(ranks, chosen, strict=True))]
+    rows = pl.concat([row for row, _ in measured])
+    totals = pl.concat([total for _, total in measured])
+    classes = list(range(len(ranks))) if per_rank else find_classes(rows, len(ranks))
+    return Measurement(
+        run=describe_run(ranks, chosen, nodes, (*skipped,), (*problems, *assumed)),
+        groups=table.groups(nodes),
+        traffic=merge_traffic(rows, ranks, classes, chosen),
+        group_time=merge_group_time(totals, classes, chosen),
+        time=tuple(entry for n, rank in enumerate(ranks) for entry in _step_times(rank, chosen[n])),
+        overlap=tuple(_overlap(rank) for rank in ranks),
+    )
+
+
+def _unpack(
+    summaries: Summaries | Sequence[RankSummary],
+) -> tuple[Sequence[RankSummary], tuple[Skipped, ...], tuple[Problem, ...]]:
+    if isinstance(summaries, Summaries):
+        return summaries.ranks, summaries.skipped, summaries.problems
+    return summaries, (), ()
+
+
+def _order(summary: RankSummary) -> tuple[int, int, str]:
+    rank = summary.rank
+    return (2**31 if rank is None else rank, summary.head.start_ns or 0, summary.head.path)
+
+
+def _choose_steps(summary: RankSummary, steps: tuple[int, int] | None) -> list[int]:
+    spans = summary.head.steps
+    if steps is None:
+        return list(range(len(spans)))
+    first, last = steps
+    return [i for i, span in enumerate(spans) if span.number is not None and first <= span.number <= last]
+
+
+def _no_steps(ranks: Sequence[RankSummary], steps: tuple[int, int]) -> str:
+    held = sorted({span.number for rank in ranks for span in rank.head.steps if span.number is not None})
+    have = f"they hold {held[0]} to {held[-1]}" if held else "they hold no ProfilerStep"
+    return f"no trace has a step from {steps[0]} to {steps[1]}: {have}"
+
+
+def _step_times(summary: RankSummary, steps: Sequence[int]) -> list[StepTime]:
+    spans = summary.head.steps
+    kept = summary.budget.filter(pl.col("step").is_in(list(steps)))
+    return [
+        StepTime(rank=summary.rank, step=spans[row.pop("step")].number, **row) for row in kept.iter_rows(named=True)
+    ]
+
+
+def _overlap(summary: RankSummary) -> Overlap:
+    comm = summary.head.comm_ns
+    return Overlap(rank=summary.rank, comm_overlap_pct=100 * summary.head.overlap_ns / comm if comm else None)
