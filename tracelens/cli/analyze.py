@@ -44,6 +44,4 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
     if output.format is Format.json:
         output.write(render_json(document))
         return
-    output.write(
-        render_text(document, colour=output.wants_colour, every_row=measuring.per_rank, explain=explain)
-    )
+    output.write(render_text(document, colour=output.wants_colour, every_row=measuring.per_rank, explain=explain))

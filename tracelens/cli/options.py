@@ -20,9 +20,7 @@ class StepRange(click.ParamType[tuple[int, int]]):
 
     name = "FIRST:LAST"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """Text to (first, last)."""
         if isinstance(value, tuple):
             return value
@@ -88,9 +86,7 @@ def measuring_options(function: F) -> F:
         help="GPUs in a node, to tell which groups cross nodes.",
     )
     @functools.wraps(function)
-    def wrapper(
-        *, steps: tuple[int, int] | None, per_rank: bool, gpus_per_node: int | None, **rest: Any
-    ) -> Any:
+    def wrapper(*, steps: tuple[int, int] | None, per_rank: bool, gpus_per_node: int | None, **rest: Any) -> Any:
         measuring = Measuring(steps=steps, per_rank=per_rank, gpus_per_node=gpus_per_node)
         return function(measuring=measuring, **rest)
 
@@ -116,6 +112,4 @@ def output_options(function: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-explain_option = click.option(
-    "--explain", is_flag=True, help="Show what every number rests on, and every row."
-)
+explain_option = click.option("--explain", is_flag=True, help="Show what every number rests on, and every row.")

@@ -87,9 +87,7 @@ def format_stride(mesh: Mesh | None) -> str:
 def label_rows(traffic: Iterable[Traffic], families: Iterable[Family]) -> list[tuple[str, Traffic]]:
     """Each row of traffic with the label of its family; `unattributed` for rows without a group."""
     owners = {group.id: family.label for family in families for group in family.groups}
-    return [
-        ("unattributed" if row.group is None else owners.get(row.group, row.group), row) for row in traffic
-    ]
+    return [("unattributed" if row.group is None else owners.get(row.group, row.group), row) for row in traffic]
 
 
 def total(rows: Sequence[Traffic]) -> Totals:
@@ -142,11 +140,7 @@ def _rounded(value: float | None) -> int | None:
 
 
 def _rate(rows: Sequence[Traffic], read: Callable[[Traffic], float | None]) -> float | None:
-    known = [
-        (rate, (row.busy_ns_per_step or 0) * len(row.ranks))
-        for row in rows
-        if (rate := read(row)) is not None
-    ]
+    known = [(rate, (row.busy_ns_per_step or 0) * len(row.ranks)) for row in rows if (rate := read(row)) is not None]
     busy = sum(weight for _, weight in known)
     return sum(rate * weight for rate, weight in known) / busy if busy else None
 

@@ -23,9 +23,7 @@ from tracelens.units import UNKNOWN, format_time
 _MOST_GROUPS, _MOST_TIMES, _MOST_NOTES = 12, 16, 8
 
 
-def render_text(
-    document: Document, *, colour: bool = False, every_row: bool = False, explain: bool = False
-) -> str:
+def render_text(document: Document, *, colour: bool = False, every_row: bool = False, explain: bool = False) -> str:
     """The document as text that ends in a newline.
 
     Args:
@@ -136,9 +134,7 @@ def _time(time: Sequence[StepTime], *, every_row: bool) -> list[Line]:
             [_or_unknown(row.rank), _or_unknown(row.step), *(format_time(read(row)) for _, read in _TIMES)]
             for row in time
         ]
-        return titled_table(
-            "Time budget: span = compute + exposed comm + exposed memory + idle", columns, rows
-        )
+        return titled_table("Time budget: span = compute + exposed comm + exposed memory + idle", columns, rows)
     columns = [Column("", is_name=True), *numbers]
     values = [[read(row) for row in time] for _, read in _TIMES]
     rows = [
