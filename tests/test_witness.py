@@ -17,16 +17,12 @@ def files_with_numbers() -> list[tuple[Path, dict[str, Any]]]:
     found = []
     for truth_file in sorted(HANDWRITTEN.glob("*/truth.toml")):
         truth = tomllib.loads(truth_file.read_text())
-        found += [
-            (truth_file.parent / f["name"], f) for f in truth.get("files", []) if f.get("witness", True)
-        ]
+        found += [(truth_file.parent / f["name"], f) for f in truth.get("files", []) if f.get("witness", True)]
     return found
 
 
 CASES = files_with_numbers()
-pytestmark = pytest.mark.parametrize(
-    ("path", "truth"), CASES, ids=[f"{p.parent.name}/{p.name}" for p, _ in CASES]
-)
+pytestmark = pytest.mark.parametrize(("path", "truth"), CASES, ids=[f"{p.parent.name}/{p.name}" for p, _ in CASES])
 TIMES = ("kernels", "busy_ns", "exposed_ns")
 
 

@@ -13,7 +13,7 @@ It shares no code and no table with `tracelens`, so where both agree it is not b
 * `unattributed`: `kernels`, `busy_ns`, `exposed_ns` of communication kernels that belong to no call.
 * `comm_ns`, `overlap_ns`, `comm_overlap_pct`: unions over the whole trace, None without any.
 * `time`: {step | None: budget} with `span_ns`, `compute_ns`, `exposed_comm_ns`, `exposed_memory_ns`,
-  `idle_ns`, `comm_ns`, `overlap_ns`, `memory_ns`. Without any ProfilerStep the whole recording is one step, None.
+  `idle_ns`, `comm_ns`, `overlap_ns`, `memory_ns`. Without any ProfilerStep the recording is one step, None.
 * `coverage`: `calls`, `calls_with_kernel`, `kernels`, `kernels_with_call`.
 """
 
@@ -59,6 +59,8 @@ def read(path: Path) -> tuple[Event, list[Event]]:
         if event.get("ph") != "X" or "dur" not in event:
             continue
         args = event.get("args") or {}
+        if category(event) == "kernel" and not event["ts"]:
+            continue  # the profiler lost its time
         mark = (event["name"], event["ts"], event["dur"], event["pid"], event["tid"], args.get("correlation"))
         if mark not in seen:
             seen.add(mark)
@@ -177,19 +179,25 @@ def attribute(events: list[Event], records: list[Event], kernels: list[Event]) -
         else:
             bare.append(number)
     claimed = {index for calls in owners.values() for index in calls}
-    batches = [
-        event
-        for event in events
-        if event["name"] == "nccl:coalesced" and category(event) == "user_annotation"
-    ]
+    batches = [event for event in events if event["name"] == "nccl:coalesced" and category(event) == "user_annotation"]
     for number in bare:
         launch = launches.get(kernels[number]["args"].get("correlation"))
         if launch is not None:
-            calls = batch_calls(launch, batches, records, claimed)
+            calls = enclosing_call(launch, records) or batch_calls(launch, batches, records, claimed)
             claimed.update(calls)
             if calls:
                 owners[number] = calls
     return owners
+
+
+def enclosing_call(launch: Event, records: list[Event]) -> list[int]:
+    """The call whose record was open on the thread of a launch."""
+    at = start_ns(launch)
+    return [
+        index
+        for index, record in enumerate(records)
+        if record["tid"] == launch["tid"] and start_ns(record) <= at < end_ns(record)
+    ]
 
 
 def batch_calls(launch: Event, batches: list[Event], records: list[Event], claimed: set[int]) -> list[int]:
@@ -210,7 +218,7 @@ def batch_calls(launch: Event, batches: list[Event], records: list[Event], claim
 
 
 def launches_of(events: list[Event]) -> dict[Any, Event]:
-    runtime = ("cuda_runtime", "cuda_driver", "runtime")
+    runtime = ("cuda_runtime", "cuda_driver", "runtime", "xpu_runtime")
     return {e["args"].get("correlation"): e for e in events if category(e) in runtime}
 
 
@@ -253,7 +261,7 @@ def traffic_rows(
             row["calls_by_step"][step] = row["calls_by_step"].get(step, 0) + 1
         row["payload_bytes"] += payload(args)
         row["wire_bytes"] += wire(args, info.get("rank"), ranks)
-        row["peers"] |= {args[word] for word in ("Src Rank", "Dst Rank") if args.get(word) is not None}
+        row["peers"] |= peers_of(record, events, ranks)
         mine = [number for number, calls in sums["owners"].items() if calls == [index]]
         row["kernels"] += len(mine)
         own_kernels[key] += spans([sums["kernels"][number] for number in mine])
@@ -264,9 +272,23 @@ def traffic_rows(
     return rows
 
 
-def shared_rows(
-    records: list[Event], sums: dict[str, Any]
-) -> dict[tuple[str | None, tuple[str, ...]], dict[str, int]]:
+def peers_of(record: Event, events: list[Event], ranks: tuple[int, ...] | None) -> set[int]:
+    """Global rank at the other end of a send or recv: from the record, else from the annotation inside it."""
+    args = record["args"]
+    if args["Collective name"] not in ("send", "recv"):
+        return set()
+    known = {args[word] for word in ("Src Rank", "Dst Rank") if args.get(word) is not None}
+    if known or not ranks:
+        return known
+    for event in events:
+        match = re.fullmatch(r"nccl:(?:send|recv) \d+(?:->|<-)(\d+)", event["name"])
+        inside = start_ns(record) <= start_ns(event) < end_ns(record)
+        if match and category(event) == "user_annotation" and inside:
+            return {ranks[int(match[1])]}
+    return set()
+
+
+def shared_rows(records: list[Event], sums: dict[str, Any]) -> dict[tuple[str | None, tuple[str, ...]], dict[str, int]]:
     carriers: dict[tuple[str | None, tuple[str, ...]], list[Event]] = defaultdict(list)
     for number, calls in sums["owners"].items():
         if len(calls) > 1:
@@ -312,7 +334,7 @@ def time_rows(events: list[Event], sums: dict[str, Any]) -> dict[int | None, dic
                 first[step] = min(first.get(step, start_ns(kernel)), start_ns(kernel))
     order = [number for number, _, _ in steps if number in first]
     last_end = max((end_ns(event) for event in [*sums["all_kernels"], *sums["memory_events"]]), default=0)
-    ends = [*[first[number] for number in order[1:]], last_end]
+    ends = [first[number] for number in order[1:]] + [last_end] * bool(order)
     return {
         number: budget(first[number], end, sums["compute"], sums["comm"], sums["memory"])
         for number, end in zip(order, ends, strict=True)
