@@ -76,11 +76,11 @@ class TensorParallel(Exercise):
         z = G.apply(partial, group)
         z.sum().backward()
 
-        yield check_values(f"Y_{part}", y.detach(), [[[7.0]], [[10.0]]][part])
-        yield check_values(f"Z_{part}", partial.detach(), [[[7.0, 0.0]], [[0.0, 20.0]]][part])
+        yield check_values("Y, own column", y.detach(), [[[7.0]], [[10.0]]][part])
+        yield check_values("Z, own part of the sum", partial.detach(), [[[7.0, 0.0]], [[0.0, 20.0]]][part])
         yield check_values("Z after g", z.detach(), [[7.0, 20.0]])
-        yield check_values(f"dB_{part}", b.grad, [[[7.0, 7.0]], [[10.0, 10.0]]][part])
-        yield check_values(f"dA_{part}", a.grad, [[[1.0], [2.0]], [[2.0], [4.0]]][part])
+        yield check_values("dB, own row", b.grad, [[[7.0, 7.0]], [[10.0, 10.0]]][part])
+        yield check_values("dA, own column", a.grad, [[[1.0], [2.0]], [[2.0], [4.0]]][part])
         yield check_values("dX after f", x.grad, [[5.0, 11.0]])
         yield from self._compare_with_one_process(x, a, b, z)
 
@@ -95,8 +95,8 @@ class TensorParallel(Exercise):
         z_full.sum().backward()
         yield check_values("Z of one process", z.detach(), z_full.detach())
         yield check_values("dX of one process", x.grad, x_full.grad)
-        yield check_values(f"dA of one process, column {part}", a.grad, a_full.grad[:, part : part + 1])
-        yield check_values(f"dB of one process, row {part}", b.grad, b_full.grad[part : part + 1])
+        yield check_values("dA of one process", a.grad, a_full.grad[:, part : part + 1])
+        yield check_values("dB of one process", b.grad, b_full.grad[part : part + 1])
 
     def sent(self) -> list[Sent]:
         """Two numbers forward, where g sums Z, and two backward, where f sums dX."""
