@@ -83,7 +83,7 @@ def link_kernels(comm: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         comm: communication kernels: `row`, `external_id`, `correlation`, `launch_ns`, `launch_thread`, `hint`.
-        calls: `call`, `start_ns`, `end_ns`, `thread`, `external_id`, `primitive`.
+        calls: `call`, `start_ns`, `end_ns`, `thread`, `external_id`, `primitive`, `group_size`.
 
     Returns:
         `row`, `call`, `link`; a kernel may serve several calls and a call may have several kernels.
@@ -93,7 +93,9 @@ def link_kernels(comm: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     by_id = _link_by_external_id(rest, calls)
     rest = rest.join(by_id, on="row", how="anti")
     found = pl.concat([by_launch, by_id])
-    by_position = _link_by_position(rest, comm, calls.join(found, on="call", how="anti"))
+    # a group of one sends nothing: what it copies, it copies inside its record
+    waiting = calls.filter(pl.col("group_size").fill_null(2) > 1).join(found, on="call", how="anti")
+    by_position = _link_by_position(rest, comm, waiting)
     return pl.concat([found, by_position]).sort("row", "call")
 
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracelens.results import Phase
 from tracelens.summary import StepSpan
-from tracelens.trace.columns import Events
+from tracelens.trace.columns import Events, GpuWork
 
 _PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#|optimizer_step|## optimizer ##|^optimizer\.step", re.IGNORECASE)
@@ -65,13 +65,16 @@ def step_index(times: str, steps: Sequence[StepSpan]) -> pl.Expr:
 def cut_gpu_time(steps: Sequence[StepSpan], gpu: pl.DataFrame) -> list[StepSpan]:
     """Give each step its GPU window: from the first kernel that it launched to the next step's first.
 
+    Copies and fills open no window: the input of a step is often copied while the step before still computes.
+
     Args:
         steps: by time.
-        gpu: `start_ns`, `end_ns` and `step` (index, null when launched outside of all steps).
+        gpu: `work`, `start_ns`, `end_ns` and `step` (index, null when launched outside of all steps).
     """
     if not steps or gpu.is_empty():
         return list(steps)
-    first = dict(gpu.drop_nulls("step").group_by("step").agg(pl.col("start_ns").min()).iter_rows())
+    launched = gpu.filter(pl.col("work") == GpuWork.kernel).drop_nulls("step")
+    first = dict(launched.group_by("step").agg(pl.col("start_ns").min()).iter_rows())
     end: int = gpu["end_ns"].max()  # type: ignore[assignment]
     cut: list[StepSpan] = []
     for index in reversed(range(len(steps))):
