@@ -65,6 +65,8 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
     calls: int
     """Calls that the program issued: records without `wait`."""
+    calls_with_bytes: int
+    """Calls whose wire bytes are known."""
     calls_with_kernel: int
     kernels: int
     """Communication kernels on the GPU."""

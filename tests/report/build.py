@@ -12,6 +12,7 @@ from tracelens.results import (
     Coverage,
     Evidence,
     Group,
+    GroupTime,
     Measurement,
     Overlap,
     Phase,
@@ -40,7 +41,9 @@ def a_run(ranks: tuple[int, ...] = (0, 1), **changes: Any) -> Run:
         "backend": "nccl",
         "devices": ("NVIDIA H100 80GB HBM3",),
         "gpus_per_node": 8,
-        "coverage": Coverage(calls=80, calls_with_kernel=78, kernels=79, kernels_with_call=78, unsized_kernels=1),
+        "coverage": Coverage(
+            calls=80, calls_with_bytes=79, calls_with_kernel=78, kernels=79, kernels_with_call=78, unsized_kernels=1
+        ),
     }
     return Run(**{**defaults, **changes})
 
@@ -120,9 +123,33 @@ def a_step(rank: int | None, step: int | None, *, compute: int = 60, exposed: in
     )
 
 
+def times_of(traffic: tuple[Traffic, ...]) -> tuple[GroupTime, ...]:
+    """Group times of calls that never run at the same time: sums over the rows of a class and a group."""
+    sets: dict[tuple[int, str | None], list[Traffic]] = {}
+    for row in traffic:
+        sets.setdefault((row.rank_class, row.group), []).append(row)
+    return tuple(
+        GroupTime(
+            rank_class=number,
+            group=group,
+            calls_per_step=sum(row.calls_per_step.mean for row in rows),
+            wire_bytes_per_step=_known_sum([row.wire_bytes_per_step for row in rows]),
+            busy_ns_per_step=_known_sum([row.busy_ns_per_step for row in rows]),
+            exposed_ns_per_step=_known_sum([row.exposed_ns_per_step for row in rows]),
+        )
+        for (number, group), rows in sets.items()
+    )
+
+
+def _known_sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
 def a_document(**parts: Any) -> Document:
     defaults: dict[str, Any] = {"run": a_run(), "groups": (), "traffic": (), "time": (), "overlap": ()}
-    return make_document(Measurement(**{**defaults, **parts}))
+    given = {**defaults, "group_time": times_of(parts.get("traffic", ())), **parts}
+    return make_document(Measurement(**given))
 
 
 def ordinary_document() -> Document:
@@ -193,7 +220,9 @@ def huge_document() -> Document:
 
 def bare_document() -> Document:
     """A trace that says nothing of itself: no rank, no world, no step, no group."""
-    coverage = Coverage(calls=0, calls_with_kernel=0, kernels=4, kernels_with_call=0, unsized_kernels=4)
+    coverage = Coverage(
+        calls=0, calls_with_bytes=0, calls_with_kernel=0, kernels=4, kernels_with_call=0, unsized_kernels=4
+    )
     file = TraceFile(path="trace.json", rank=None, window=None, bytes=900, events=40)
     return a_document(
         run=a_run((), world_size=None, files=(file,), steps=(), backend=None, devices=(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.report.build import a_group, a_row
+from tests.report.build import a_document, a_group, a_row, an_unsized_row
 from tracelens.collectives import Primitive
-from tracelens.report.families import find_families, format_stride, label_rows, total
+from tracelens.report.families import find_families, format_stride, label_rows, total_families
+from tracelens.results import GroupTime
 from tracelens.topology import Axis, mesh_of
 
 
@@ -56,21 +57,75 @@ def test_rows_without_a_group_are_unattributed_and_unlisted_groups_keep_their_na
     assert [label for label, _ in labelled] == ["mesh_tp", "unattributed", "elsewhere"]
 
 
-def test_a_total_is_for_one_rank_and_says_what_it_lacks() -> None:
-    # GIVEN ranks 0 and 1 sending 100 and, rank 0 alone, 30 more, and a row without bytes
-    rows = [
-        a_row(None, Primitive.all_reduce, (0, 1), wire_bytes_per_step=100, busy_ns_per_step=8),
-        a_row(None, Primitive.send, (0,), wire_bytes_per_step=30, busy_ns_per_step=None),
-        a_row(None, Primitive.other, (0, 1), wire_bytes_per_step=None, busy_ns_per_step=2),
-    ]
-    sums = total(rows)
-    assert (sums.wire_bytes, sums.busy_ns) == (115, 10)
+def _time(number: int, group: str | None, wire: int | None, busy: int | None) -> GroupTime:
+    return GroupTime(
+        rank_class=number,
+        group=group,
+        calls_per_step=1,
+        wire_bytes_per_step=wire,
+        busy_ns_per_step=busy,
+        exposed_ns_per_step=busy,
+    )
+
+
+def test_groups_that_the_ranks_of_a_class_divide_among_them_add_up() -> None:
+    # GIVEN one class of four ranks in two groups, each group's time told as a mean over all four
+    groups = [a_group((0, 1), "1", "mesh_tp"), a_group((2, 3), "1", "mesh_tp")]
+    document = a_document(
+        groups=tuple(groups),
+        traffic=(a_row(groups[0], Primitive.all_reduce, (0, 1, 2, 3)),),
+        group_time=(_time(0, groups[0].id, 50, 4), _time(0, groups[1].id, 50, 4)),
+    )
+    sums = total_families(document, find_families(groups, world_size=4))["mesh_tp"]
+
+    # THEN a rank sends what both groups show together
+    assert (sums.wire_bytes, sums.busy_ns, sums.exposed_ns) == (100, 8, 8)
+    assert sums.primitives == (Primitive.all_reduce,)
+    assert (sums.has_unsized, sums.has_untimed) == (False, False)
+
+
+def test_a_total_is_the_mean_over_the_ranks_that_take_part() -> None:
+    # GIVEN stage 0 (ranks 0-2) with 100 bytes, stage 1 (rank 3) with 500, and stage 2 with none
+    group = a_group((0, 1, 2, 3), "5", "mesh_pp")
+    rows = (
+        a_row(group, Primitive.send, (0, 1, 2)),
+        a_row(group, Primitive.send, (3,), rank_class=1),
+        a_row(None, Primitive.other, (4,), rank_class=2),
+    )
+    times = (_time(0, group.id, 100, 10), _time(1, group.id, 500, 10))
+    document = a_document(groups=(group,), traffic=rows, group_time=times)
+    sums = total_families(document, find_families([group], world_size=8))
+
+    # THEN (3 x 100 + 500) / 4
+    assert sums["mesh_pp"].wire_bytes == 200
+    assert list(sums) == ["mesh_pp"]
+
+
+def test_a_total_says_what_it_lacks() -> None:
+    group = a_group((0, 1), "5", "mesh_tp")
+    rows = (
+        a_row(group, Primitive.all_reduce, (0, 1)),
+        a_row(group, Primitive.other, (0, 1), wire_bytes_per_step=None, busy_ns_per_step=None),
+    )
+    document = a_document(groups=(group,), traffic=rows, group_time=(_time(0, group.id, 7, None),))
+    sums = total_families(document, find_families([group], world_size=8))["mesh_tp"]
+    assert (sums.wire_bytes, sums.busy_ns) == (7, None)
     assert (sums.has_unsized, sums.has_untimed) == (True, True)
 
 
-def test_nothing_known_totals_to_unknown() -> None:
-    sums = total([a_row(None, Primitive.other, (), wire_bytes_per_step=None, busy_ns_per_step=None)])
-    assert (sums.wire_bytes, sums.busy_ns) == (None, None)
+def test_kernels_from_before_the_recording_make_no_total_partial() -> None:
+    group = a_group((0, 1), "5", "mesh_tp")
+    before = an_unsized_row("NCCL", (0, 1), group=group.id, kernels_per_step=0, unlinked_kernels=3)
+    rows = (a_row(group, Primitive.all_reduce, (0, 1)), before)
+    document = a_document(groups=(group,), traffic=rows, group_time=(_time(0, group.id, 7, 7),))
+    sums = total_families(document, find_families([group], world_size=8))["mesh_tp"]
+    assert (sums.has_unsized, sums.has_untimed) == (False, False)
+
+
+def test_a_long_description_loses_its_ending_and_further_ones_are_counted() -> None:
+    one = a_group((0, 1), "3", "PIPELINE_MODEL_PARALLEL_GROUP")
+    two = a_group((0, 2), "4", descriptions=("EMBEDDING_GROUP", "POSITION_EMBEDDING_GROUP", "undefined"))
+    assert _labels(one, two) == [("PIPELINE_MODEL", 1), ("EMBEDDING +1", 1)]
 
 
 def test_meshes_in_words() -> None:

@@ -21,11 +21,11 @@ DOCUMENTS = [ordinary_document, huge_document, bare_document, a_document]
 
 # The names that scripts rely on, object by object.
 CONTRACT = {
-    "Document": "schema_version tracelens_version run groups traffic time overlap skew pipeline routing "
+    "Document": "schema_version tracelens_version run groups traffic group_time time overlap skew pipeline routing "
     "inference comparison findings",
     "Run": "world_size ranks files steps backend devices gpus_per_node coverage skipped problems",
     "TraceFile": "path rank window bytes events",
-    "Coverage": "calls calls_with_kernel kernels kernels_with_call unsized_kernels",
+    "Coverage": "calls calls_with_bytes calls_with_kernel kernels kernels_with_call unsized_kernels",
     "Skipped": "path why",
     "Problem": "code severity message file rank",
     "Group": "id names descriptions size ranks ranks_source mesh axis axes roles spans_nodes confidence",
@@ -109,6 +109,7 @@ def test_findings_of_a_command_stand_in_its_document() -> None:
         run=measured.run,
         groups=measured.groups,
         traffic=measured.traffic,
+        group_time=measured.group_time,
         time=measured.time,
         overlap=measured.overlap,
     )

@@ -125,19 +125,6 @@ def test_a_group_with_an_unsized_row_gives_its_bytes_as_a_lower_bound() -> None:
     assert "≥ 1.00 MiB" in text
 
 
-def test_sums_of_a_group_are_for_one_rank_that_takes_part() -> None:
-    # GIVEN stage 0 (ranks 0-2) with 100 MiB and stage 1 (rank 3) with 500 MiB over the same kind of group
-    group = a_group((0, 1, 2, 3), "5", "mesh_pp")
-    rows = (
-        a_row(group, Primitive.send, (0, 1, 2), wire_bytes_per_step=100 * 2**20),
-        a_row(group, Primitive.send, (3,), rank_class=1, wire_bytes_per_step=500 * 2**20),
-    )
-    head = render_text(a_document(groups=(group,), traffic=rows)).split("\n\n")[0]
-
-    # THEN the mean of the four ranks is told: (3 x 100 + 500) / 4
-    assert re.search(r"mesh_pp .* 200 MiB", head)
-
-
 def test_the_budget_of_the_first_lines_is_the_mean_and_adds_up() -> None:
     # GIVEN two steps of 100 and 120 ms
     time = (a_step(0, 3, compute=60), a_step(0, 4, compute=80))

@@ -91,6 +91,7 @@ def _coverage(ranks: Sequence[RankSummary]) -> Coverage:
         unsized += len(summary.kernels) - with_bytes
     return Coverage(
         calls=sum(len(summary.calls) for summary in ranks),
+        calls_with_bytes=sum(len(s.calls) - s.calls["wire_bytes"].null_count() for s in ranks),
         calls_with_kernel=sum(int((summary.calls["kernels"] > 0).sum()) for summary in ranks),
         kernels=sum(len(summary.kernels) for summary in ranks),
         kernels_with_call=sum(len(s.kernels) - s.kernels["owner"].null_count() for s in ranks),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tracelens import __version__
-from tracelens.results import Finding, Group, Measurement, Overlap, Run, StepTime, Traffic
+from tracelens.results import Finding, Group, GroupTime, Measurement, Overlap, Run, StepTime, Traffic
 
 SCHEMA_VERSION = 1
 
@@ -20,6 +20,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     groups: tuple[Group, ...]
     traffic: tuple[Traffic, ...]
+    group_time: tuple[GroupTime, ...] = ()
+    """Time per class of ranks and group, all primitives together."""
     time: tuple[StepTime, ...]
     overlap: tuple[Overlap, ...]
     skew: tuple[dict[str, Any], ...] | None = None
@@ -39,6 +41,7 @@ def make_document(measurement: Measurement, *, findings: tuple[Finding, ...] = (
         run=measurement.run,
         groups=measurement.groups,
         traffic=measurement.traffic,
+        group_time=measurement.group_time,
         time=measurement.time,
         overlap=measurement.overlap,
         skew=measurement.skew,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import TypeAlias
 
 import msgspec
 
-from tracelens.results import CallsPerStep, Group, Traffic
+from tracelens.collectives import Primitive
+from tracelens.report.document import Document
+from tracelens.results import CallsPerStep, Group, GroupTime, Traffic
 from tracelens.topology import Axis, Mesh
 
 # Descriptions that c10d gives to groups that nobody described (distributed_c10d.py).
 _SAYS_NOTHING = frozenset({"", "undefined", "default_pg"})
+
+# Megatron-Core ends every description with it (parallel_state.py); a label can do without.
+_WORDLESS_END = re.compile(r"(?:_PARALLEL)?_GROUP$")
 
 _Key: TypeAlias = tuple[Axis | None, tuple[str, ...], int | None, Mesh | None, tuple[str, ...]]
 
@@ -25,11 +31,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank that takes part sends and spends in a step, the mean over those ranks.
+    """What one rank that takes part sends and spends in the groups of a family in a step.
 
-    Where rows have no bytes or no time the sums are lower bounds, and the two flags say so.
+    Where calls have no bytes or no time the sums are lower bounds, and the two flags say so.
     """
 
+    primitives: tuple[Primitive, ...]
     wire_bytes: float | None
     busy_ns: float | None
     exposed_ns: float | None
@@ -66,7 +73,8 @@ def _label(group: Group, world_size: int | None) -> str:
     if group.axis is not None:
         return str(group.axis)
     if telling := _telling(group):
-        return "+".join(telling)
+        first = _WORDLESS_END.sub("", telling[0])
+        return first if len(telling) == 1 else f"{first} +{len(telling) - 1}"
     if group.size is not None and group.size == world_size:
         return "world"
     if group.ranks is None:
@@ -86,22 +94,46 @@ def format_stride(mesh: Mesh | None) -> str:
 
 def label_rows(traffic: Iterable[Traffic], families: Iterable[Family]) -> list[tuple[str, Traffic]]:
     """Each row of traffic with the label of its family; `unattributed` for rows without a group."""
-    owners = {group.id: family.label for family in families for group in family.groups}
-    return [("unattributed" if row.group is None else owners.get(row.group, row.group), row) for row in traffic]
+    owners = _owners(families)
+    return [(_label_of(row.group, owners), row) for row in traffic]
 
 
-def total(rows: Sequence[Traffic]) -> Totals:
-    """Sum rows of traffic for one rank, the mean over the ranks that stand in any of them."""
-    ranks = len({rank for row in rows for rank in row.ranks}) or 1
-    wire = [(row.wire_bytes_per_step, len(row.ranks) or 1) for row in rows]
-    busy = [(row.busy_ns_per_step, len(row.ranks) or 1) for row in rows]
-    exposed = [(row.exposed_ns_per_step, len(row.ranks) or 1) for row in rows]
+def _owners(families: Iterable[Family]) -> dict[str, str]:
+    return {group.id: family.label for family in families for group in family.groups}
+
+
+def _label_of(group: str | None, owners: Mapping[str, str]) -> str:
+    return "unattributed" if group is None else owners.get(group, group)
+
+
+def total_families(document: Document, families: Iterable[Family]) -> dict[str, Totals]:
+    """Totals of each family with traffic, by its label: the mean over the ranks that take part, from unions."""
+    owners = _owners(families)
+    members = {row.rank_class: len(row.ranks) or 1 for row in document.traffic}
+    times: dict[str, list[GroupTime]] = {}
+    for time in document.group_time:
+        times.setdefault(_label_of(time.group, owners), []).append(time)
+    rows: dict[str, list[Traffic]] = {}
+    for label, row in label_rows(document.traffic, families):
+        rows.setdefault(label, []).append(row)
+    return {label: _total(own, rows.get(label, []), members) for label, own in times.items()}
+
+
+def _total(times: Sequence[GroupTime], rows: Sequence[Traffic], members: Mapping[int, int]) -> Totals:
+    # a class's means are over all its ranks, so the groups that its ranks divide among them add up
+    ranks = sum(members.get(number, 1) for number in {time.rank_class for time in times})
+
+    def mean(read: Callable[[GroupTime], int | None]) -> float | None:
+        return _mean([(read(time), members.get(time.rank_class, 1)) for time in times], ranks)
+
+    told = [row for row in rows if row.calls_per_step.max or row.kernels_per_step]
     return Totals(
-        wire_bytes=_mean(wire, ranks),
-        busy_ns=_mean(busy, ranks),
-        exposed_ns=_mean(exposed, ranks),
-        has_unsized=any(value is None for value, _ in wire),
-        has_untimed=any(value is None for value, _ in busy),
+        primitives=tuple(dict.fromkeys(row.primitive for row in told)),
+        wire_bytes=mean(lambda time: time.wire_bytes_per_step),
+        busy_ns=mean(lambda time: time.busy_ns_per_step),
+        exposed_ns=mean(lambda time: time.exposed_ns_per_step),
+        has_unsized=any(row.wire_bytes_per_step is None for row in told),
+        has_untimed=any(row.busy_ns_per_step is None for row in told),
     )
 
 
@@ -110,13 +142,14 @@ def average(rows: Sequence[Traffic]) -> Traffic:
 
     Bus and algorithm bandwidth are weighted by busy time, so that they stay bytes over time.
     """
-    sums = total(rows)
     ranks = sorted({rank for row in rows for rank in row.ranks})
     weights = [len(row.ranks) or 1 for row in rows]
-    payload = _mean(
-        [(row.payload_bytes_per_step, weight) for row, weight in zip(rows, weights, strict=True)], len(ranks)
-    )
     calls = [row.calls_per_step for row in rows]
+
+    def mean(read: Callable[[Traffic], int | None]) -> int | None:
+        value = _mean([(read(row), weight) for row, weight in zip(rows, weights, strict=True)], sum(weights))
+        return None if value is None else round(value)
+
     return msgspec.structs.replace(
         rows[0],
         ranks=tuple(ranks),
@@ -126,17 +159,13 @@ def average(rows: Sequence[Traffic]) -> Traffic:
             max=max(call.max for call in calls),
             mean=sum(call.mean * weight for call, weight in zip(calls, weights, strict=True)) / sum(weights),
         ),
-        payload_bytes_per_step=_rounded(payload),
-        wire_bytes_per_step=_rounded(sums.wire_bytes),
-        busy_ns_per_step=_rounded(sums.busy_ns),
-        exposed_ns_per_step=_rounded(sums.exposed_ns),
+        payload_bytes_per_step=mean(lambda row: row.payload_bytes_per_step),
+        wire_bytes_per_step=mean(lambda row: row.wire_bytes_per_step),
+        busy_ns_per_step=mean(lambda row: row.busy_ns_per_step),
+        exposed_ns_per_step=mean(lambda row: row.exposed_ns_per_step),
         algbw_bytes_per_s=_rate(rows, lambda row: row.algbw_bytes_per_s),
         busbw_bytes_per_s=_rate(rows, lambda row: row.busbw_bytes_per_s),
     )
-
-
-def _rounded(value: float | None) -> int | None:
-    return None if value is None else round(value)
 
 
 def _rate(rows: Sequence[Traffic], read: Callable[[Traffic], float | None]) -> float | None:

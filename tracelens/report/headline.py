@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Sequence
 
 from tracelens.report.document import Document
-from tracelens.report.families import Family, Totals, label_rows, total
+from tracelens.report.families import Family, Totals, total_families
 from tracelens.report.lines import plural
 from tracelens.report.table import WIDTH, Column, lay_out, printable
-from tracelens.results import Run, StepTime, Traffic
+from tracelens.results import Run, StepTime
 from tracelens.topology import format_ranks
 from tracelens.units import UNKNOWN, format_bytes, format_percent, format_time
 
@@ -23,8 +23,8 @@ def headline(document: Document, families: Sequence[Family]) -> list[str]:
         *_labelled("run", _run(document.run)),
         *_labelled("step" if _has_steps(document.time) else "window", _budget(document.time)),
         *_labelled("", _spread(document)),
-        *_groups(document.traffic, families),
-        *_labelled("coverage", _coverage(document.run)),
+        *_groups(document, families),
+        *_labelled("coverage", _coverage(document)),
         *_labelled("notes", _notes(document)),
     ]
 
@@ -51,8 +51,9 @@ def _run(run: Run) -> str:
         run.backend or "backend ?",
         " and ".join(run.devices) or "GPU ?",
     ]
-    if run.gpus_per_node is not None:
-        parts.append(f"{plural(run.gpus_per_node, 'GPU')} a node")
+    if run.gpus_per_node is not None and run.world_size is not None and run.world_size > run.gpus_per_node:
+        assumed = any(problem.code == "nodes-assumed" for problem in run.problems)
+        parts.append(f"{run.gpus_per_node} GPUs a node{' (assumed)' if assumed else ''}")
     return ", ".join(parts)
 
 
@@ -60,7 +61,7 @@ def _ranks(run: Run) -> str:
     world = UNKNOWN if run.world_size is None else str(run.world_size)
     if not run.ranks:
         return f"rank {UNKNOWN} of {world}"
-    if len(run.ranks) == run.world_size:
+    if len(run.ranks) == run.world_size and len(run.ranks) > 1:
         return f"all {plural(len(run.ranks), 'rank')}"
     word = "rank" if len(run.ranks) == 1 else "ranks"
     return f"{word} {format_ranks(run.ranks)} of {world}"
@@ -106,47 +107,44 @@ def _spread(document: Document) -> str:
     return text
 
 
-def _groups(traffic: Sequence[Traffic], families: Sequence[Family]) -> list[str]:
-    if not traffic:
+def _groups(document: Document, families: Sequence[Family]) -> list[str]:
+    totals = total_families(document, families)
+    if not totals:
         return _labelled("groups", "no communication in this trace")
-    owned: dict[str, list[Traffic]] = {}
-    for label, row in label_rows(traffic, families):
-        owned.setdefault(label, []).append(row)
-    ordered = sorted(owned.items(), key=lambda item: _weight(item[1]))
-    shown = ordered[:_GROUP_LINES]
-    columns = [
-        Column("groups", is_name=True),
-        Column("size"),
-        Column("primitives", is_name=True),
-        Column("sent/rank/step"),
-        Column("busy"),
-        Column("exposed"),
-    ]
+    ordered = sorted(totals.items(), key=lambda item: _weight(item[1]), reverse=True)
+    shown, rest = ordered[:_GROUP_LINES], ordered[_GROUP_LINES:]
     sizes = {family.label: _size(family) for family in families}
-    lines = lay_out(columns, [_group_cells(label, sizes, rows) for label, rows in shown], indent=0)
-    if len(ordered) > len(shown):
-        rest = total([row for _, rows in ordered[_GROUP_LINES:] for row in rows])
-        count = plural(len(ordered) - len(shown), "more kind")
-        lines.append(f"and {count} of group with {_time(rest, rest.exposed_ns)} exposed, in the tables below")
+    rows = [_group_cells(label, sizes.get(label, UNKNOWN), sums) for label, sums in shown]
+    lines = lay_out(_GROUP_COLUMNS, rows, indent=0)
+    if rest:
+        exposed = format_time(sum(sums.exposed_ns or 0 for _, sums in rest))
+        lines.append(f"and {plural(len(rest), 'more kind')} of group with {exposed} exposed, in the tables below")
     return lines
 
 
-def _group_cells(label: str, sizes: dict[str, str], rows: Sequence[Traffic]) -> list[str]:
-    sums = total(rows)
-    primitives = ", ".join(dict.fromkeys(str(row.primitive) for row in rows))
-    wire = ("≥ " if sums.has_unsized and sums.wire_bytes is not None else "") + format_bytes(sums.wire_bytes)
+_GROUP_COLUMNS = [
+    Column("groups", is_name=True),
+    Column("size"),
+    Column("primitives", is_name=True),
+    Column("sent/rank/step"),
+    Column("busy"),
+    Column("exposed"),
+]
+
+
+def _group_cells(label: str, size: str, sums: Totals) -> list[str]:
     return [
         label,
-        sizes.get(label, UNKNOWN),
-        primitives,
-        wire,
-        _time(sums, sums.busy_ns),
-        _time(sums, sums.exposed_ns),
+        size,
+        ", ".join(sums.primitives),
+        _at_least(format_bytes(sums.wire_bytes), partial=sums.has_unsized),
+        _at_least(format_time(sums.busy_ns), partial=sums.has_untimed),
+        _at_least(format_time(sums.exposed_ns), partial=sums.has_untimed),
     ]
 
 
-def _time(sums: Totals, value: float | None) -> str:
-    return ("≥ " if sums.has_untimed and value is not None else "") + format_time(value)
+def _at_least(number: str, *, partial: bool) -> str:
+    return f"≥ {number}" if partial and number != UNKNOWN else number
 
 
 def _size(family: Family) -> str:
@@ -155,20 +153,22 @@ def _size(family: Family) -> str:
     return text if len(family.groups) == 1 else f"{len(family.groups)} × {text}"
 
 
-def _weight(rows: Sequence[Traffic]) -> tuple[float, float]:
-    sums = total(rows)
-    return (-(sums.exposed_ns or 0), -(sums.wire_bytes or 0))
+def _weight(sums: Totals) -> tuple[float, float]:
+    return (sums.exposed_ns or 0, sums.wire_bytes or 0)
 
 
-def _coverage(run: Run) -> str:
-    coverage = run.coverage
-    text = (
-        f"bytes from {plural(coverage.calls, 'call')}, time from {coverage.calls_with_kernel:,}; "
-        f"{coverage.kernels_with_call:,} of {plural(coverage.kernels, 'comm kernel')} have a call"
+def _coverage(document: Document) -> str:
+    coverage = document.run.coverage
+    before = sum(row.unlinked_kernels for row in document.traffic)
+    parts = [
+        f"{coverage.kernels_with_call:,} of {plural(coverage.kernels, 'comm kernel')} have a call",
+        f"{coverage.unsized_kernels:,} without bytes" if coverage.unsized_kernels else "",
+        f"{before:,} launched before the recording" if before else "",
+    ]
+    return (
+        f"bytes from {coverage.calls_with_bytes:,} of {plural(coverage.calls, 'call')}, "
+        f"time from {coverage.calls_with_kernel:,}; {', '.join(filter(None, parts))}"
     )
-    if coverage.unsized_kernels:
-        text += f", {coverage.unsized_kernels} without bytes"
-    return text
 
 
 def _notes(document: Document) -> str:

@@ -36,9 +36,10 @@ _COLUMNS = [
 ]
 _KERNEL_COLUMNS = [
     Column("kernel", is_name=True),
+    Column("does", is_name=True),
     Column("ranks", is_name=True),
     Column("kernels/step"),
-    Column("launched before"),
+    Column("began before"),
     Column("busy"),
     Column("exposed"),
 ]
@@ -132,6 +133,7 @@ def unsized_table(labelled: Sequence[Labelled], *, every_row: bool) -> list[Line
     rows = [
         [
             row.kernel or UNKNOWN,
+            str(row.primitive),
             _short_ranks(row),
             f"{row.kernels_per_step:g}",
             str(row.unlinked_kernels),

@@ -1,0 +1,167 @@
+"""`tracelens analyze`, from files on disk to text and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.cli.traces import write_trace
+from tracelens.cli.main import main
+from tracelens.report.json import document_schema
+
+Captured = pytest.CaptureFixture[str]
+
+
+def analyze(capsys: Captured, *arguments: str | Path) -> dict[str, Any]:
+    """The JSON document of a command that succeeds."""
+    assert main(["analyze", *map(str, arguments), "--format", "json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the traces of both ranks."""
+    for rank in (0, 1):
+        write_trace(tmp_path / "traces" / f"rank{rank}.json", rank=rank)
+    return tmp_path / "traces"
+
+
+def test_the_numbers_are_those_of_the_trace(folder: Path, capsys: Captured) -> None:
+    # GIVEN what tests/cli/traces.py says of the trace
+    document = analyze(capsys, folder, "--jobs", "1")
+
+    # THEN all-reduce of 2 MB in a group of two sends 2 (n-1)/n = 1 times its payload, 100 of 200 us exposed
+    row = document["traffic"][0]
+    assert row["ranks"] == [0, 1]
+    assert (row["primitive"], row["dtype"], row["evidence"]) == ("all_reduce", "bf16", "metadata")
+    assert (row["payload_bytes_per_step"], row["wire_bytes_per_step"]) == (2_000_000, 2_000_000)
+    assert (row["busy_ns_per_step"], row["exposed_ns_per_step"]) == (200_000, 100_000)
+    assert row["algbw_bytes_per_s"] == pytest.approx(10e9)
+    assert row["busbw_bytes_per_s"] == pytest.approx(10e9)
+    assert document["run"]["steps"] == [3]
+    assert [(row["rank"], row["span_ns"], row["compute_ns"]) for row in document["time"]] == [
+        (0, 300_000, 200_000),
+        (1, 300_000, 200_000),
+    ]
+    assert [row["comm_overlap_pct"] for row in document["overlap"]] == [50.0, 50.0]
+
+
+def test_the_document_follows_the_schema(folder: Path, capsys: Captured) -> None:
+    jsonschema.validate(analyze(capsys, folder, "--jobs", "1"), document_schema())
+
+
+def test_a_pool_of_processes_says_the_same(folder: Path, capsys: Captured) -> None:
+    assert analyze(capsys, folder, "--jobs", "2") == analyze(capsys, folder, "--jobs", "1")
+
+
+def test_summaries_say_what_their_traces_say(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["summarize", str(folder), "-o", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    capsys.readouterr()
+    from_summaries = analyze(capsys, tmp_path / "out")
+    from_traces = analyze(capsys, folder)
+    for part in ("groups", "traffic", "group_time", "time", "overlap"):
+        assert from_summaries[part] == from_traces[part]
+
+
+def test_any_subset_of_the_ranks_will_do(folder: Path, capsys: Captured) -> None:
+    document = analyze(capsys, folder / "rank1.json")
+    assert (document["run"]["ranks"], document["run"]["world_size"]) == ([1], 2)
+    assert document["groups"][0]["ranks"] == [0, 1]
+
+
+def test_per_rank_keeps_ranks_alike_apart(folder: Path, capsys: Captured) -> None:
+    assert [row["ranks"] for row in analyze(capsys, folder, "--per-rank")["traffic"]] == [[0], [1]]
+
+
+def test_steps_that_are_not_there_are_an_error_that_says_which_are(folder: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(folder), "--steps", "7:9"]) == 2
+    error = capsys.readouterr().err
+    assert "no trace has a step from 7 to 9: they hold 3 to 3" in error
+    assert "hint: " in error
+
+
+def test_gpus_per_node_decide_what_crosses_nodes(folder: Path, capsys: Captured) -> None:
+    assert analyze(capsys, folder, "--gpus-per-node", "1")["groups"][0]["spans_nodes"] is True
+    assert analyze(capsys, folder, "--gpus-per-node", "2")["groups"][0]["spans_nodes"] is False
+
+
+def test_the_report_is_text_without_colour_where_no_person_looks(folder: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("run       all 2 ranks, 2 files (")
+    assert "300 µs = 200 µs compute + 100 µs exposed comm" in out
+    assert "\x1b" not in out
+    assert err == ""
+
+
+def test_explain_adds_what_the_numbers_rest_on(folder: Path, capsys: Captured) -> None:
+    assert main(["analyze", str(folder), "--explain"]) == 0
+    assert "What the traffic rests on" in capsys.readouterr().out
+
+
+def test_a_result_goes_to_a_file_in_the_format_of_its_suffix(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    target = tmp_path / "result.json"
+    assert main(["analyze", str(folder), "-o", str(target)]) == 0
+    assert capsys.readouterr() == ("", f"Wrote {target}\n")
+    assert json.loads(target.read_text(encoding="utf-8"))["schema_version"] == 1
+
+
+def test_an_existing_file_is_refused_without_reading_a_trace(tmp_path: Path, capsys: Captured) -> None:
+    target = tmp_path / "result.json"
+    target.write_text("mine")
+    assert main(["analyze", str(tmp_path / "absent"), "-o", str(target)]) == 2
+    assert "will not overwrite" in capsys.readouterr().err
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("", "empty"), ("{}", "traceEvents"), ("hello", "JSON"), ('{"traceEvents": []}', "no")]
+)
+def test_what_is_no_trace_is_one_error_that_names_the_file(
+    content: str, message: str, tmp_path: Path, capsys: Captured
+) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(content)
+    assert main(["analyze", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert str(file) in err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_name_from_a_trace_can_not_steer_the_terminal(tmp_path: Path, capsys: Captured) -> None:
+    trace = write_trace(tmp_path / "rank0.json", rank=0, kernel="nccl\x1b[2J\u202eKernel")
+    assert main(["analyze", str(trace), "--explain"]) == 0
+    out, _ = capsys.readouterr()
+    assert [char for char in out if not char.isprintable() and char != "\n"] == []
+
+
+def test_an_interrupt_ends_with_130_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    # GIVEN an analysis that is held up while it reads: one of its files is a pipe that nobody writes
+    target = tmp_path / "result.json"
+    blocked = tmp_path / "blocked.json"
+    os.mkfifo(blocked)
+    command = [sys.executable, "-m", "tracelens", "analyze", str(blocked), "-o", str(target), "--jobs", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(1.5)
+
+        # WHEN it is interrupted
+        process.send_signal(SIGINT)
+        _, err = process.communicate(timeout=10)
+
+    # THEN it ends at once, without a traceback and without a file
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["blocked.json", "traces"]
