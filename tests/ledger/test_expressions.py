@@ -31,7 +31,8 @@ def test_whole_quotients_stay_whole_numbers(a: int, b: int) -> None:
 def test_text_puts_brackets_only_where_they_matter() -> None:
     assert str(2 * (x + y) * z / (x * y)) == "2·(x + y)·z/(x·y)"
     assert str(x - y) == "x - y"
-    assert str(x / y / z) == "(x/y)/z"
+    assert str((x - 2 * y) * z) == "(x - 2·y)·z"
+    assert str(x / y / z) == "x/y/z"
 
 
 def test_text_with_numbers_shows_each_in_its_place() -> None:

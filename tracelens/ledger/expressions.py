@@ -143,9 +143,11 @@ class Product(Expr):
 
     def _text(self, bindings: Bindings) -> tuple[str, int]:
         factors = self.factors
-        sign = "-" if factors[0] == Number(-1) else ""
-        rest = factors[1:] if sign else factors
-        return sign + "·".join(_enclosed(factor, bindings, 2) for factor in rest), 2
+        first = factors[0]
+        if isinstance(first, Number) and first.value < 0:
+            positive = multiply(-first.value, *factors[1:])
+            return "-" + _enclosed(positive, bindings, 2), 2
+        return "·".join(_enclosed(factor, bindings, 2) for factor in factors), 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class GroupKind(StrEnum):
     """All ranks with the same slice of the dense parameters."""
     dp_shard_cp = "dp_shard_cp"
     dp_replicate = "dp_replicate"
+    reshard = "reshard"
+    """The smaller group that `reshard_after_forward=int` gathers from in backward."""
     ep = "ep"
     etp = "etp"
     etp_ep = "etp_ep"
@@ -246,6 +248,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def shard_ranks(self) -> int:
         """Ranks that dense states are really sharded over: dp_shard with cp flattened in."""
         return self.dp_shard * self.cp if self.zero_level else 1
+
+    @property
+    def reshard_ranks(self) -> int:
+        """Ranks that parameters stay sharded over between forward and backward, where that is a number."""
+        size = self.reshard_after_forward
+        return self.shard_ranks if size is None or isinstance(size, bool) else size
 
     @property
     def expert_dp(self) -> int:

@@ -45,6 +45,8 @@ class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
     trainer_scalars: bool = True
     """torchtitan's valid-token counts and loss averages of a step at which it logs."""
     clip_gradients: bool = True
+    recompute_stops_early: bool = False
+    """`early_stop` of activation checkpointing: what nothing needs is not computed again."""
     fused_qkv: bool = True
     """One tensor for queries, keys and values: it counts where a norm is taken per tensor."""
     repeat_kv: bool = False
@@ -62,6 +64,7 @@ PLAIN = NativeOptions(
     loss_parallel=False,
     trainer_scalars=False,
     clip_gradients=False,
+    recompute_stops_early=True,
     fused_qkv=False,
     repeat_kv=True,
     weighted_stages=False,
@@ -73,8 +76,8 @@ class DDPOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     bucket_mib: float = 25
     """`bucket_cap_mb`; the number is in MiB."""
-    first_bucket_mib: float | None = None
-    """Cap of the first bucket; null is the same as the others once buckets are rebuilt (PyTorch 2.13)."""
+    first_bucket_mib: float | None = 1
+    """Cap of the first bucket: 1 MiB as long as `bucket_cap_mb` is not given; null is that of the others."""
     accumulate_without_sync: bool = False
     dispatcher: Dispatcher = Dispatcher.alltoall
     clip_gradients: bool = False
