@@ -126,7 +126,7 @@ class Events:
         launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation,
             external_id.
         records: `record_param_comms`: start_ns, end_ns, thread, the fields above, and the raw inputs as text.
-        operators: c10d operators and matrix products: name, start_ns, end_ns, thread, input dims as text.
+        operators: c10d operators, `nccl:` annotations and matrix products: name, start_ns, end_ns, thread, external_id, inputs as text.
         backward: what autograd evaluates: start_ns, end_ns, thread.
         annotations: user annotations: name, start_ns, end_ns, thread.
     """
@@ -273,11 +273,16 @@ class Collector:
         events, columns = self._base(events)
         columns["thread"] = self._thread_codes(events)
         if frame == "operators":
-            columns["input_dims"] = _texts(_arguments(events), "input_dims")
+            args = _arguments(events)
+            columns["external_id"] = list(map(attrgetter("external_id"), args))
+            columns |= {key: _texts(args, key) for key in ("input_dims", "input_types")}
         self._put(frame, columns)
 
     def _take_annotations(self, events: list[AnyEvent]) -> None:
         self._take_spans("annotations", events)
+        named = [event for event in events if event.name is not None and event.name.startswith("nccl:")]
+        if named:
+            self._take_spans("operators", named)
 
     def _take_metadata(self, events: list[AnyEvent]) -> None:
         for event in events:
@@ -325,7 +330,7 @@ _SCHEMAS: dict[str, dict[str, pl.DataType]] = {
         "input_types": pl.String(),
         "concrete_inputs": pl.String(),
     },
-    "operators": {**_SPAN, "input_dims": pl.String()},
+    "operators": {**_SPAN, "external_id": pl.Int64(), "input_dims": pl.String(), "input_types": pl.String()},
     "backward": _SPAN,
     "annotations": _SPAN,
 }

@@ -14,7 +14,7 @@ from tracelens.errors import InputError, Problem, Severity
 from tracelens.results import Evidence
 from tracelens.summary import CALLS, KERNELS, LINKS, SHAPES, LocalGroup, RankSummary, StepSpan, SummaryHead
 from tracelens.trace import timeline
-from tracelens.trace.calls import calls_from_kernels, find_calls, size_calls
+from tracelens.trace.calls import size_calls
 from tracelens.trace.columns import Collector, Events
 from tracelens.trace.decode import Decoded, Reader
 from tracelens.trace.discover import rank_from_name
@@ -22,6 +22,7 @@ from tracelens.trace.groups import configured_groups
 from tracelens.trace.kernels import Family
 from tracelens.trace.link import Link, classify_gpu, drop_duplicates, link_kernels
 from tracelens.trace.lookup import look_up
+from tracelens.trace.records import calls_from_kernels, find_calls
 from tracelens.trace.schema import TraceHead
 from tracelens.trace.source import Progress, is_archive
 from tracelens.trace.steps import add_phases, cut_gpu_time, find_steps, step_index

@@ -1,0 +1,160 @@
+"""Records and operators to calls: what the program asked of its process groups.
+
+A call is a `record_param_comms` that is not a `wait`. Since PyTorch 2.2 the record says all; before, the c10d
+operator around it names the primitive and their inputs tell part of the sizes. Some operators (all-gathers until
+2.1, gloo's) have no record at all; then the operator itself is the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from tracelens.collectives import NOT_CALLS, RECORD_PRIMITIVES, Primitive
+from tracelens.results import Evidence
+from tracelens.trace.columns import RECORD_FIELDS
+from tracelens.trace.lookup import apply_once, look_up
+from tracelens.trace.positional import fill_positional
+
+
+def primitive_of(name: str | None) -> Primitive | None:
+    """The primitive behind a record's `Collective name`, of `c10d::allreduce_`, or of `nccl:recv 1<-0`."""
+    if name is None:
+        return None
+    bare = name.rpartition(":")[2].split(" ")[0].lower().removeprefix("all_reduce_")
+    return RECORD_PRIMITIVES.get(bare) or RECORD_PRIMITIVES.get(bare.rstrip("_"))
+
+
+def find_calls(records: pl.DataFrame, operators: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFrame, int]:
+    """The calls in the order of their issue, with `primitive`, `evidence`, and sizes where anything tells them.
+
+    Args:
+        records: `Events.records`.
+        operators: `Events.operators`, whose c10d operators name what old records leave out.
+        names: `Events.names`.
+
+    Returns:
+        The calls and the number of exact duplicates among the records that were left out.
+    """
+    identity = ["start_ns", "end_ns", "thread", "external_id", "collective"]
+    unique = records.unique(identity, keep="first", maintain_order=True)
+    spans = _spans_named(operators, names, "c10d::")
+    told = pl.concat([unique, _without_record(spans, unique)]).sort("start_ns", maintain_order=True)
+    told = _with_annotation(_with_operator(told, spans), _spans_named(operators, names, "nccl:"))
+    spoken = pl.col("collective").str.to_lowercase()
+    called = pl.coalesce(spoken, pl.col("operator"))
+    calls = (
+        told.with_columns(
+            primitive=apply_once(called, primitive_of, pl.String()),
+            evidence=pl.when(pl.col("collective").is_null())
+            .then(pl.lit(Evidence.cpu_record.value))
+            .otherwise(pl.lit(Evidence.metadata.value)),
+        )
+        .filter(called.is_not_null() & ~spoken.is_in(list(NOT_CALLS)).fill_null(value=False))
+        .with_columns(pl.col("primitive").fill_null(Primitive.other.value))
+        .with_row_index("call")
+    )
+    return fill_positional(calls), len(records) - len(unique)
+
+
+def _spans_named(operators: pl.DataFrame, names: Sequence[str], prefix: str) -> pl.DataFrame:
+    codes = {code: name for code, name in enumerate(names) if name.startswith(prefix) and primitive_of(name)}
+    return (
+        operators.filter(pl.col("name").is_in(list(codes)))
+        .unique(["name", "start_ns", "end_ns", "thread"], keep="first", maintain_order=True)
+        .select(
+            "thread",
+            "start_ns",
+            "external_id",
+            operator_end="end_ns",
+            operator=look_up(pl.col("name"), codes, pl.String()),
+            operator_dims="input_dims",
+            operator_types="input_types",
+        )
+        .sort("start_ns")
+    )
+
+
+def _without_record(spans: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
+    """Operators inside of which no record begins, in the form of records."""
+    starts = records.select("thread", record_ns="start_ns").sort("record_ns")
+    bare = spans.join_asof(
+        starts,
+        left_on="start_ns",
+        right_on="record_ns",
+        by="thread",
+        strategy="forward",
+        check_sortedness=False,
+    ).filter(pl.col("record_ns").is_null() | (pl.col("record_ns") > pl.col("operator_end")))
+    empty = {name: pl.lit(None, dtype) for name, dtype in RECORD_FIELDS.items() if name != "external_id"}
+    return bare.select(
+        "start_ns",
+        "thread",
+        "external_id",
+        end_ns="operator_end",
+        input_dims=pl.lit(None, pl.String),
+        input_types=pl.lit(None, pl.String),
+        concrete_inputs=pl.lit(None, pl.String),
+        **empty,
+    ).select(records.columns)
+
+
+_TOLD = ("operator", "operator_dims", "operator_types")
+
+
+def _with_operator(records: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Add the c10d operator around each record that does not name its collective."""
+    joined = records.join_asof(
+        spans.drop("external_id"), on="start_ns", by="thread", strategy="backward", check_sortedness=False
+    )
+    # a `wait` follows its operator and lies outside of it
+    inside = (pl.col("operator_end") >= pl.col("end_ns")) & pl.col("collective").is_null()
+    return joined.with_columns(pl.when(inside).then(pl.col(name)) for name in _TOLD).drop("operator_end")
+
+
+def _with_annotation(records: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Add the `nccl:` annotation inside each record: it names P2P peers, and before 1.13 the collective itself."""
+    found = spans.select(
+        "thread",
+        pl.col("start_ns").alias("span_start"),
+        "operator_end",
+        annotation="operator",
+        annotation_dims="operator_dims",
+        annotation_types="operator_types",
+    )
+    joined = records.join_asof(
+        found, left_on="start_ns", right_on="span_start", by="thread", strategy="forward", check_sortedness=False
+    )
+    inside = pl.col("operator_end") <= pl.col("end_ns")
+    names = {"operator": "annotation", "operator_dims": "annotation_dims", "operator_types": "annotation_types"}
+    silent = pl.col("collective").is_null() & inside
+    return joined.with_columns(
+        pl.when(inside).then(pl.col("annotation")),
+        *[
+            pl.when(silent).then(pl.coalesce(told, name)).otherwise(pl.col(told)).alias(told)
+            for told, name in names.items()
+        ],
+    ).drop("span_start", "operator_end", "annotation_dims", "annotation_types")
+
+
+def calls_from_kernels(kernel_records: pl.DataFrame) -> pl.DataFrame:
+    """Calls told only by kernels that carry a record's fields, for traces without CPU events.
+
+    Args:
+        kernel_records: rows of `Events.kernel_records` that no record explains, with `start_ns` and `end_ns`.
+
+    Returns:
+        One row per call in the form of `Events.records`; kernels of one call share an External id.
+    """
+    key = pl.coalesce(pl.col("external_id"), -pl.col("row").cast(pl.Int64) - 1)
+    first = kernel_records.with_columns(key=key).unique("key", keep="first", maintain_order=True)
+    return first.select(
+        "start_ns",
+        end_ns="start_ns",
+        thread=pl.lit(None, pl.Int32),
+        **{name: pl.col(name) for name in RECORD_FIELDS},
+        input_dims=pl.lit(None, pl.String),
+        input_types=pl.lit(None, pl.String),
+        concrete_inputs=pl.lit(None, pl.String),
+    )
