@@ -126,7 +126,8 @@ class Events:
         launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation,
             external_id.
         records: `record_param_comms`: start_ns, end_ns, thread, the fields above, and the raw inputs as text.
-        operators: c10d operators, `nccl:` annotations and matrix products: name, start_ns, end_ns, thread, external_id, inputs as text.
+        operators: c10d operators, `nccl:` annotations and matrix products: name, start_ns, end_ns, thread,
+            external_id, input dims and types as text.
         backward: what autograd evaluates: start_ns, end_ns, thread.
         annotations: user annotations: name, start_ns, end_ns, thread.
     """

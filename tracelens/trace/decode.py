@@ -115,7 +115,18 @@ class Reader:
         try:
             self.decoded.heads.append(_HEAD.decode(_without_nan(text)))
         except _BROKEN as error:
+            self._refuse_second_trace(Piece(Part.head, text, offset))
             self._problem("head-unreadable", f"the keys beside the events can't be read (byte {offset}): {error}")
+
+    def _refuse_second_trace(self, piece: Piece) -> None:
+        """Two processes that write one path leave their bytes in turn; nothing in such a file can be trusted."""
+        again = _TRACE_HEAD.search(piece.data, 1 if piece.offset == 0 else 0)
+        if again is not None:
+            raise InputError(
+                f"`{self.path}` holds the traces of two ranks, written over one another "
+                f"(byte {piece.offset + again.start()})",
+                hint="let every rank write a file of its own, and record again",
+            )
 
     def _decode_tail(self, piece: Piece, damage: DamageError | None) -> Iterator[Sequence[AnyEvent]]:
         if piece.part is Part.head:
@@ -158,6 +169,7 @@ class Reader:
 
     def _salvage(self, piece: Piece, *, report: bool = True) -> Sequence[AnyEvent]:
         """Decode what can be decoded of a broken piece: mend it, else find the broken events and leave them out."""
+        self._refuse_second_trace(piece)
         mended = _mend(piece.data)
         try:
             events = self._decode_many(mended)
@@ -170,7 +182,7 @@ class Reader:
                     self.decoded.lost_at = piece.offset
             return events
         if report and mended != piece.data:
-            self._problem("text-mended", f"broken JSON text near byte {piece.offset} was mended and read", once=True)
+            self._problem("json-repaired", f"invalid JSON repaired near byte {piece.offset}", once=True)
         return events
 
     def _bisect(self, singles: Sequence[bytes]) -> tuple[list[AnyEvent], int]:
@@ -212,12 +224,14 @@ def _needs_exact(events: Sequence[AnyEvent]) -> bool:
     )
 
 
+_TRACE_HEAD = re.compile(rb'(?<!^)(?<!^.)(?:"schemaVersion"|"traceEvents")\s*:')
 _NAN = re.compile(rb"(?<=[:\[,\s])-?(?:NaN|nan|Infinity|inf)(?=\s*[,\]}])")
 _BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrtu])')
 _CONTROL = bytes(range(0x20))
 _TO_SPACE = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
-# A quote inside a string: not next to the signs that JSON puts around its strings.
-_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:pid|ph|cat|tid|ts|args|dur|id|s)"\s*:|"\s*\})', re.DOTALL)
+# A name reaches to the quote before the next key or the end of the object; other quotes inside it are its own.
+_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"[^"\\]{1,40}"\s*:|\}))', re.DOTALL)
+_BARE_QUOTE = re.compile(rb'(?<!\\)"')
 
 
 def _without_nan(text: bytes) -> bytes:
@@ -229,7 +243,7 @@ def _mend(text: bytes) -> bytes:
     text = text.decode("utf-8", "replace").encode() if not _is_utf8(text) else text
     text = _without_nan(text.translate(_TO_SPACE))
     text = _BAD_ESCAPE.sub(rb"\\\\", text)
-    return _NAME.sub(lambda m: m[1] + re.sub(rb'(?<!\\)"', rb"\\\"", m[2]) + m[3], text)
+    return _NAME.sub(lambda m: m[1] + _BARE_QUOTE.sub(rb"\\\g<0>", m[2]) + m[3], text)
 
 
 def _is_utf8(text: bytes) -> bool:

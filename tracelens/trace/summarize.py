@@ -18,6 +18,7 @@ from tracelens.trace.calls import size_calls
 from tracelens.trace.columns import Collector, Events
 from tracelens.trace.decode import Decoded, Reader
 from tracelens.trace.discover import rank_from_name
+from tracelens.trace.faults import Told, check_steps, drop_misplaced, refuse_merged
 from tracelens.trace.groups import configured_groups
 from tracelens.trace.kernels import Family
 from tracelens.trace.link import Link, classify_gpu, drop_duplicates, link_kernels
@@ -69,12 +70,17 @@ class _Summarizer:
         self.families = families
         self.problems = list(decoded.problems)
         self.who = _identify(path, _merge_heads(decoded.heads))
+        if self.who.rank_source == "file name":
+            self._problem("rank-from-name", f"the file does not say its rank; {self.who.rank} is taken from its name")
 
     def run(self) -> RankSummary:
         events = self.events
         if self.decoded.events == 0:
             raise InputError(f"`{self.path}` holds no events", hint="record the trace again")
+        refuse_merged(self.path, events)
         gpu, repeated = drop_duplicates(classify_gpu(events, self.families))
+        gpu, told = drop_misplaced(gpu, events)
+        self._tell(told)
         steps = find_steps(events)
         gpu = gpu.with_columns(step=step_index("launch_ns", steps))
         steps = cut_gpu_time(steps, gpu)
@@ -86,6 +92,7 @@ class _Summarizer:
         comm = gpu.filter("is_comm").sort("start_ns", "row")
         links = link_kernels(comm, calls)
         calls = self._finish_calls(calls, comm, links, steps)
+        self._tell(check_steps(calls, steps))
         kernels, links = _finish_kernels(comm, links, calls, events)
         compute = timeline.computing(gpu)
         covered = timeline.union_of(compute)
@@ -186,6 +193,10 @@ class _Summarizer:
         if self.events.window_ns is not None or gpu.is_empty():
             return self.events.window_ns
         return int(gpu["start_ns"].min()), int(gpu["end_ns"].max())  # type: ignore[arg-type]
+
+    def _tell(self, told: Sequence[Told]) -> None:
+        for code, message in told:
+            self._problem(code, message)
 
     def _note_duplicates(self, repeated: int) -> None:
         if repeated:

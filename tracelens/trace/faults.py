@@ -1,0 +1,103 @@
+"""Faults of recordings that are no fault of their text: found here, told as problems or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from tracelens.errors import InputError
+from tracelens.summary import StepSpan
+from tracelens.trace.columns import Events
+
+Told = tuple[str, str]
+"""A problem's code and message."""
+
+_SLACK_NS = 10_000_000_000
+"""GPU work may lag this far behind the CPU events around it; what lies further off has a wrong timestamp."""
+
+
+def refuse_merged(path: Path, events: Events) -> None:
+    """Refuse a file into which the traces of several ranks were merged: their ids collide.
+
+    Raises:
+        InputError: kernels were launched by more than one process, or nearly all ids occur on several devices.
+    """
+    processes = {events.threads[code][0] for code in events.launches["thread"].unique()}
+    if len(processes) > 1 or _ids_collide(events.gpu):
+        raise InputError(
+            f"`{path}` holds more than one rank ({len(processes)} processes): calls and kernels can't be told apart",
+            hint="give the traces of the single ranks, not the file that was merged for a viewer",
+        )
+
+
+def _ids_collide(gpu: pl.DataFrame) -> bool:
+    if gpu["device"].n_unique() < 2:
+        return False
+    devices = gpu.drop_nulls("correlation").group_by("correlation").agg(devices=pl.col("device").n_unique())
+    return len(devices) > 1 and float((devices["devices"] > 1).mean() or 0) > 0.5  # type: ignore[arg-type]
+
+
+def drop_misplaced(gpu: pl.DataFrame, events: Events) -> tuple[pl.DataFrame, list[Told]]:
+    """GPU work without the events whose timestamps the profiler lost or spoilt.
+
+    Returns:
+        What is left, and what was left out.
+    """
+    told: list[Told] = []
+    timeless = gpu.filter(pl.col("start_ns") == 0)
+    if len(timeless):
+        told.append(("kernels-without-time", f"{len(timeless)} kernels without a time were left out"))
+        gpu = gpu.filter(pl.col("start_ns") != 0)
+    bounds = _recording(events)
+    if bounds is None:
+        return gpu, told
+    inside = pl.col("start_ns").is_between(*bounds) & pl.col("end_ns").is_between(*bounds)
+    kept = gpu.filter(inside)
+    if lost := len(gpu) - len(kept):
+        message = f"{lost} kernels outside the recording were left out: their timestamps are wrong"
+        told.append(("kernels-misplaced", message))
+    return kept, told
+
+
+def _recording(events: Events) -> tuple[int, int] | None:
+    frames = (events.launches, events.records, events.operators, events.annotations)
+    spans = [(frame["start_ns"].min(), frame["end_ns"].max()) for frame in frames if len(frame)]
+    if not spans:
+        return events.window_ns and (events.window_ns[0] - _SLACK_NS, events.window_ns[1] + _SLACK_NS)
+    low, high = min(span[0] for span in spans), max(span[1] for span in spans)  # type: ignore[type-var]
+    slack = max(_SLACK_NS, high - low)  # type: ignore[operator]
+    return low - slack, high + slack  # type: ignore[operator]
+
+
+def check_steps(calls: pl.DataFrame, steps: Sequence[StepSpan]) -> list[Told]:
+    """Whether the steps are what repeats: calls outside of them, or none at all.
+
+    Args:
+        calls: `step`, `primitive`, `group`, `payload_bytes` in the order of issue.
+        steps: of the trace.
+    """
+    if not steps:
+        return []
+    if steps[0].number is None:
+        return [("no-steps", "no ProfilerStep: the whole recording is taken for one step")]
+    outside = int(calls["step"].null_count())
+    if not outside:
+        return []
+    inside = len(calls) - outside
+    repetitions = _repetitions(calls)
+    if repetitions and repetitions != len(steps) and inside:
+        message = f"{repetitions} repetitions, {len(steps)} steps: per-step numbers are over the steps that are marked"
+        return [("steps-differ", message)]
+    return [("calls-outside-steps", f"{outside} of {len(calls)} calls were issued outside of all steps")]
+
+
+def _repetitions(calls: pl.DataFrame) -> int | None:
+    """How often the calls of the first marked step repeat over the whole recording; None when they do not."""
+    rows = calls.select(pl.struct("primitive", "group", "payload_bytes").hash().alias("row"), "step")
+    first = rows.drop_nulls("step")["step"].first()
+    period = rows.filter(pl.col("step") == first)["row"].to_list()
+    whole = rows["row"].to_list()
+    times, rest = divmod(len(whole), len(period) or 1)
+    return times if period and not rest and whole == period * times else None
