@@ -18,12 +18,18 @@ from tracelens.collectives import Primitive
 from tracelens.ledger.groups import group_ranks
 from tracelens.ledger.layout import Framework, Layout, Schedule
 from tracelens.ledger.model import ModelSpec, MoE, Norm
-from tracelens.ledger.options import PLAIN, DDPOptions
+from tracelens.ledger.options import PLAIN, DDPOptions, MegatronOptions
 from tracelens.ledger.predict import predict
 from tracelens.ledger.results import LedgerRow
 
 DTYPES = {"bfloat16": "bf16", "float32": "fp32", "int64": "int64", "uint8": "uint8"}
 CLIPPED = msgspec.structs.replace(PLAIN, clip_gradients=True)
+MEGATRON_SCRIPT = MegatronOptions(
+    create_attention_mask=False,
+    broadcast_on_all_stages=True,
+    status_scalars=False,
+    loss_average_per_microbatch=True,
+)
 
 # what each case's script chose
 LAYOUTS: dict[str, Layout] = {
@@ -46,6 +52,16 @@ LAYOUTS: dict[str, Layout] = {
         sequence_parallel=False,
         schedule=Schedule.interleaved,
     ),
+    "mg_tp4sp_dp2": Layout(
+        framework=Framework.megatron,
+        tp=4,
+        dp=2,
+        num_microbatches=2,
+        options=msgspec.structs.replace(
+            MEGATRON_SCRIPT, overlap_grad_reduce=True, overlap_param_gather=True, bucket_elements=4_000_000
+        ),
+    ),
+    "mg_pp4_1f1b_tp2": Layout(framework=Framework.megatron, tp=2, pp=4, num_microbatches=8, options=MEGATRON_SCRIPT),
     "tt_llama_fsdp8": Layout(framework=Framework.torchtitan, dp=8, micro_batch=2),
 }
 

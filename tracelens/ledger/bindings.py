@@ -12,7 +12,8 @@ from tracelens.ledger.stages import StagePlan
 
 def bind_layout(model: ModelSpec, layout: Layout) -> dict[str, int]:
     """The unknowns that do not depend on the pipeline rank."""
-    return model_sizes(model) | {
+    sizes = model_sizes(model)
+    return sizes | {
         "V": padded_vocabulary(model, layout),
         "N": count_parameters(model).total,
         "s": layout.seq_len or model.seq_len,
@@ -31,7 +32,13 @@ def bind_layout(model: ModelSpec, layout: Layout) -> dict[str, int]:
         "n_e": layout.expert_shard_ranks,
         "r_e": max(1, layout.expert_dp // layout.expert_shard_ranks),
         "W": layout.world_size,
+        "h_kv": max(sizes["h_kv"], layout.tp * sizes["d_h"]) if _replicates_kv(layout) else sizes["h_kv"],
     }
+
+
+def _replicates_kv(layout: Layout) -> bool:
+    """Whether a rank holds at least one whole key-value head, however many ranks there are."""
+    return layout.framework in (Framework.megatron, Framework.serving)
 
 
 def bind_stage(stage: StagePlan) -> dict[str, int]:

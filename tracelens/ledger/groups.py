@@ -27,6 +27,7 @@ AXIS_OF: dict[GroupKind, Axis] = {
     GroupKind.tp_cp: Axis.mixed,
     GroupKind.tp_dp_cp: Axis.mixed,
     GroupKind.model: Axis.mixed,
+    GroupKind.optimizer_instance: Axis.world,
     GroupKind.embedding: Axis.embedding_grad,
     GroupKind.world: Axis.world,
 }
@@ -55,6 +56,7 @@ def group_mesh(layout: Layout, kind: GroupKind) -> Mesh:
         GroupKind.tp_cp: ((t * c, 1),),
         GroupKind.tp_dp_cp: ((stage_ranks, 1),),
         GroupKind.model: ((t, 1), (layout.pp, stage_ranks)),
+        GroupKind.optimizer_instance: ((t * c * layout.dp_shard, 1), (layout.pp, stage_ranks)),
         GroupKind.embedding: ((2 if layout.pp > 1 else 1, (layout.pp - 1) * stage_ranks),),
         GroupKind.world: ((layout.world_size, 1),),
     }

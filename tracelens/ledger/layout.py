@@ -112,6 +112,8 @@ class GroupKind(StrEnum):
     tp_dp_cp = "tp_dp_cp"
     model = "model"
     """Tensor times pipeline parallel."""
+    optimizer_instance = "optimizer_instance"
+    """The ranks that share one sharded copy of the optimizer states."""
     embedding = "embedding"
     """First and last stage, which share the tied embedding."""
     world = "world"

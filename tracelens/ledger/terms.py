@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from tracelens.collectives import DTYPE_BYTES, Primitive, wire_factor
 from tracelens.ledger.expressions import Bindings, Expr, Value
@@ -21,6 +22,13 @@ class Spread(StrEnum):
     """Equal parts to every rank, one of them itself."""
     one_peer = "one_peer"
     """All of it to one other rank."""
+
+
+class Payload(NamedTuple):
+    """The buffer of one call."""
+
+    elements: Expr
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,11 +70,15 @@ def _framework(layout: Layout) -> Iterator[str]:
     levels = _SUPPORTED_LEVELS.get(layout.framework)
     if levels is not None and layout.zero_level not in levels:
         yield f"{layout.framework} has no zero {layout.zero_level} (it has {', '.join(map(str, levels))})"
+    if layout.cp > 1 and layout.kind_of_cp is CpKind.ulysses_ring:
+        yield "cp_kind ulysses_ring is not modelled yet"
     if layout.framework is Framework.deepspeed and layout.cp > 1 and layout.kind_of_cp is not CpKind.ulysses:
         yield f"deepspeed cuts the sequence by ulysses, not {layout.kind_of_cp}"
 
 
 def _heads(model: ModelSpec, layout: Layout) -> Iterator[str]:
+    if model.latent is not None and layout.tp * layout.cp > 1:
+        yield f"latent attention under tp {layout.tp} or cp {layout.cp} is not modelled yet"
     yield from _indivisible("heads", model.heads, {"tp": layout.tp})
     kv = model.key_value_heads
     replicates = layout.framework in (Framework.megatron, Framework.serving)

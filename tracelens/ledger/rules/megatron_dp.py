@@ -1,0 +1,209 @@
+"""Megatron-Core, data parallel: gradient and parameter buffers, bucket by bucket.
+
+Sources: Megatron-LM core 0.18 `distributed/distributed_data_parallel.py` (when buckets are cut),
+`optimizer/distrib_optimizer.py` (`_compute_per_buffer_param_layout`: order, alignment, padding),
+`distributed/param_and_grad_buffer.py` (`start_grad_sync`, `start_param_sync`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tracelens.collectives import Primitive
+from tracelens.ledger import symbols as y
+from tracelens.ledger.expressions import Bindings, Expr, Number, add
+from tracelens.ledger.layout import GroupKind, Layout
+from tracelens.ledger.model import ModelSpec
+from tracelens.ledger.parameters import Part, Tensor, block_tensors, embedding_tensors, head_tensors
+from tracelens.ledger.results import Overlap
+from tracelens.ledger.stages import Chunk, StagePlan
+from tracelens.ledger.terms import Term
+from tracelens.results import Phase
+
+SOURCE = "Megatron-Core distributed/param_and_grad_buffer.py"
+# the order in which a block's modules are registered; linear_qkv and a gated linear_fc1 are one tensor each
+_MODULES = (
+    ("attention_norm",),
+    ("wo",),
+    ("wq", "wk", "wv"),
+    ("wq_a",),
+    ("wq_b",),
+    ("wkv_a",),
+    ("wkv_b",),
+    ("q_norm",),
+    ("k_norm",),
+    ("kv_norm",),
+    ("sinks",),
+    ("mlp_norm",),
+    ("router",),
+    ("w1", "w3"),
+    ("w2",),
+    ("shared_gate",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One tensor of a buffer."""
+
+    formula: Expr
+    elements: int
+    own_bucket: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Where a buffer is reduced, and over how many ranks it is cut."""
+
+    name: str
+    whole: GroupKind
+    shard: GroupKind
+    replicate: GroupKind
+    shards: int
+    replicas: int
+    divisor: Expr
+
+
+def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan, sizes: Bindings) -> Iterator[Term]:
+    """Gradient reductions and parameter gathers of one pipeline rank, once per step."""
+    dense = Buffer(
+        "dp",
+        GroupKind.dp_cp,
+        GroupKind.dp_shard_cp,
+        GroupKind.dp_replicate,
+        layout.shard_ranks,
+        layout.dp_replicate,
+        y.n,
+    )
+    expert = Buffer(
+        "expert_dp",
+        GroupKind.expert_dp,
+        GroupKind.expert_shard,
+        GroupKind.expert_replicate,
+        layout.expert_shard_ranks,
+        max(1, layout.expert_dp // layout.expert_shard_ranks),
+        y.n_e,
+    )
+    counts: dict[tuple[Buffer, Expr], int] = {}
+    for index, chunk in enumerate(stage.chunks):
+        for buffer in (dense, expert):
+            placed = _buffer_tensors(model, layout, stage, chunk, sizes, experts=buffer is expert)
+            limit = _bucket_limit(layout, stage, index)
+            for size in _bucket_sizes(placed, limit, buffer.shards, padded=layout.zero_level > 0):
+                counts[buffer, size] = counts.get((buffer, size), 0) + 1
+    for index, ((buffer, size), count) in enumerate(counts.items()):
+        yield from _bucket_terms(f"{buffer.name}.bucket{index}", buffer, size, Number(count), layout)
+
+
+def _buffer_tensors(
+    model: ModelSpec, layout: Layout, stage: StagePlan, chunk: Chunk, sizes: Bindings, *, experts: bool
+) -> list[Placed]:
+    """The tensors of a model chunk in reverse order of registration."""
+    modules: list[list[Tensor]] = []
+    first, last = chunk.stage == 0, stage.has_head and chunk is stage.chunks[-1]
+    shared = model.tied_embeddings and layout.pp > 1
+    if first and not experts:
+        modules += [[tensor] for tensor in embedding_tensors(model)]
+    for layer in range(chunk.first_layer, chunk.first_layer + chunk.layers):
+        modules += _block_modules(block_tensors(model, moe=model.is_moe_layer(layer)), experts=experts)
+    if last and not experts:
+        modules += [[tensor] for tensor in head_tensors(model)]
+        if shared and not first:
+            modules += [[tensor] for tensor in embedding_tensors(model)[:1]]
+    placed: list[Placed] = []
+    for module in reversed(modules):
+        formula = add(*(tensor.local_size for tensor in module))
+        own = shared and module[0].name == "embedding"
+        placed.append(Placed(formula, int(formula.evaluate(sizes)), own))
+    return placed
+
+
+def _block_modules(tensors: list[Tensor], *, experts: bool) -> list[list[Tensor]]:
+    chosen = [tensor for tensor in tensors if (tensor.part is Part.experts) is experts]
+    modules: list[list[Tensor]] = []
+    for names in _MODULES:
+        for suffix in ("", "_bias"):
+            wanted = {name + suffix for name in names}
+            for part in dict.fromkeys(tensor.part for tensor in chosen):
+                module = [tensor for tensor in chosen if tensor.name in wanted and tensor.part is part]
+                if module:
+                    modules.append(module)
+    return modules
+
+
+def _bucket_limit(layout: Layout, stage: StagePlan, chunk: int) -> int | None:
+    """Elements after which a bucket closes; None is one bucket for all."""
+    options = layout.megatron()
+    if not options.overlap_grad_reduce or stage.rank > 0 or chunk > 0:
+        return None
+    return options.bucket_elements or max(40_000_000, 1_000_000 * layout.dp * layout.cp)
+
+
+def _bucket_sizes(placed: list[Placed], limit: int | None, shards: int, *, padded: bool) -> Iterator[Expr]:
+    """Sizes of the buckets: tensors start at multiples of 64, buckets end at multiples of lcm(n, 128)."""
+    start = end = 0
+    formulas: list[Expr] = []
+
+    def close() -> Expr:
+        nonlocal start, end, formulas
+        divisor = math.lcm(shards, 128) if padded else 1
+        stop = math.ceil(end / divisor) * divisor
+        total = add(*formulas)
+        plain = sum(member.elements for member in current)
+        size = add(total, stop - start - plain)
+        start = end = stop
+        formulas = []
+        current.clear()
+        return size
+
+    current: list[Placed] = []
+    for tensor in placed:
+        if tensor.own_bucket and current:
+            yield close()
+        begin = math.ceil(end / 64) * 64 if padded else end
+        end = begin + tensor.elements
+        formulas.append(tensor.formula)
+        current.append(tensor)
+        if tensor.own_bucket or (limit is not None and end - start >= limit):
+            yield close()
+    if current:
+        yield close()
+
+
+def _bucket_terms(name: str, buffer: Buffer, size: Expr, calls: Expr, layout: Layout) -> Iterator[Term]:
+    options = layout.megatron()
+    overlap = Overlap.yes if options.overlap_grad_reduce else Overlap.no
+    reduction = Term(
+        name=f"{name}.all_reduce",
+        group=buffer.whole,
+        primitive=Primitive.all_reduce,
+        dtype=layout.gradient_dtype,
+        elements=size,
+        calls=calls,
+        phase=Phase.backward if options.overlap_grad_reduce else Phase.optimizer,
+        source=SOURCE,
+        overlap=overlap,
+    )
+    if not layout.zero_level:
+        yield reduction
+        return
+    yield replace(
+        reduction,
+        name=f"{name}.reduce_scatter",
+        group=buffer.shard,
+        primitive=Primitive.reduce_scatter,
+    )
+    if buffer.replicas > 1:
+        # several optimizer instances: the shard is reduced once more, across them
+        yield replace(reduction, group=buffer.replicate, elements=size / buffer.divisor)
+    yield replace(
+        reduction,
+        name=f"{name}.all_gather",
+        group=buffer.shard,
+        primitive=Primitive.all_gather,
+        dtype=layout.param_dtype,
+        phase=Phase.forward if options.overlap_param_gather else Phase.optimizer,
+        overlap=Overlap.yes if options.overlap_param_gather else Overlap.no,
+    )
