@@ -7,12 +7,12 @@ classes (`tracelens schema`), so their docstrings are its descriptions.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
 from tracelens.collectives import Primitive
 from tracelens.errors import Problem, Severity
+from tracelens.many_ranks import Clock, Dilation, LinkUse, Pipeline, Routing, Skew
 from tracelens.topology import Axis
 
 
@@ -194,9 +194,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     group_time: tuple[GroupTime, ...] = ()
     time: tuple[StepTime, ...]
     overlap: tuple[Overlap, ...]
-    skew: tuple[dict[str, Any], ...] | None = None
-    pipeline: dict[str, Any] | None = None
-    routing: dict[str, Any] | None = None
+    skew: tuple[Skew, ...] | None = None
+    """Transfer and waiting; null until several ranks are read."""
+    clocks: tuple[Clock, ...] | None = None
+    pipeline: Pipeline | None = None
+    routing: Routing | None = None
+    dilation: Dilation | None = None
+    links: tuple[LinkUse, ...] | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

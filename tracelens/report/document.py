@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from tracelens import __version__
+from tracelens.many_ranks import Clock, Dilation, LinkUse, Pipeline, Routing, Skew
 from tracelens.results import Finding, Group, GroupTime, Measurement, Overlap, Run, StepTime, Traffic
 
 SCHEMA_VERSION = 1
@@ -24,10 +23,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """Time per class of ranks and group, all primitives together."""
     time: tuple[StepTime, ...]
     overlap: tuple[Overlap, ...]
-    skew: tuple[dict[str, Any], ...] | None = None
-    """Who waits for whom; null until several ranks are aligned."""
-    pipeline: dict[str, Any] | None = None
-    routing: dict[str, Any] | None = None
+    skew: tuple[Skew, ...] | None = None
+    """Transfer and waiting; null until several ranks are read, as the five that follow."""
+    clocks: tuple[Clock, ...] | None = None
+    pipeline: Pipeline | None = None
+    routing: Routing | None = None
+    dilation: Dilation | None = None
+    links: tuple[LinkUse, ...] | None = None
     inference: None = None
     """The layout behind the traffic; null in this version."""
     comparison: None = None
@@ -45,7 +47,10 @@ def make_document(measurement: Measurement, *, findings: tuple[Finding, ...] = (
         time=measurement.time,
         overlap=measurement.overlap,
         skew=measurement.skew,
+        clocks=measurement.clocks,
         pipeline=measurement.pipeline,
         routing=measurement.routing,
+        dilation=measurement.dilation,
+        links=measurement.links,
         findings=findings,
     )
