@@ -16,6 +16,7 @@ from tracelens.summary import CALLS, KERNELS, LINKS, SHAPES, LocalGroup, RankSum
 from tracelens.trace import timeline
 from tracelens.trace.calls import size_calls
 from tracelens.trace.columns import Collector, Events
+from tracelens.trace.communicators import name_by_stream
 from tracelens.trace.decode import Decoded, Reader
 from tracelens.trace.discover import rank_from_name
 from tracelens.trace.faults import Told, check_steps, drop_misplaced, refuse_merged
@@ -86,11 +87,13 @@ class _Summarizer:
         steps = cut_gpu_time(steps, gpu)
         calls, repeated_calls = self._find_calls(gpu)
         self._note_duplicates(repeated + repeated_calls)
+        comm = gpu.filter("is_comm").sort("start_ns", "row")
+        links = link_kernels(comm, calls)
+        calls, told = name_by_stream(calls, comm, links, self.who.world_size)
+        self._tell(told)
         calls, groups = size_calls(
             calls, configured_groups(self.who.head.distributed_info), self.who.rank, self.who.world_size
         )
-        comm = gpu.filter("is_comm").sort("start_ns", "row")
-        links = link_kernels(comm, calls)
         calls = self._finish_calls(calls, comm, links, steps)
         self._tell(check_steps(calls, steps))
         kernels, links = _finish_kernels(comm, links, calls, events)
