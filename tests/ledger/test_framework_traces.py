@@ -18,7 +18,7 @@ from tracelens.collectives import Primitive
 from tracelens.ledger.groups import group_ranks
 from tracelens.ledger.layout import Framework, Layout, Schedule
 from tracelens.ledger.model import ModelSpec, MoE, Norm
-from tracelens.ledger.options import PLAIN, DDPOptions, MegatronOptions
+from tracelens.ledger.options import PLAIN, DDPOptions, DeepSpeedOptions, MegatronOptions
 from tracelens.ledger.predict import predict
 from tracelens.ledger.results import LedgerRow
 
@@ -62,6 +62,13 @@ LAYOUTS: dict[str, Layout] = {
         ),
     ),
     "mg_pp4_1f1b_tp2": Layout(framework=Framework.megatron, tp=2, pp=4, num_microbatches=8, options=MEGATRON_SCRIPT),
+    "ds_zero2_8": Layout(
+        framework=Framework.deepspeed,
+        dp=8,
+        zero=2,
+        num_microbatches=2,
+        options=DeepSpeedOptions(reduce_bucket_elements=5_000_000),
+    ),
     "tt_llama_fsdp8": Layout(framework=Framework.torchtitan, dp=8, micro_batch=2),
 }
 

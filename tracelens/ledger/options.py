@@ -122,13 +122,11 @@ class DeepSpeedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """DeepSpeed ZeRO; the defaults are those of `runtime/zero/config.py`."""
 
     reduce_bucket_elements: int = 500_000_000
-    allgather_bucket_elements: int = 500_000_000
     multi_rank_bucket_allreduce: bool = True
     """`use_multi_rank_bucket_allreduce`: ZeRO-1 and 2 all-reduce the whole bucket."""
     persistence_threshold: int = 100_000
     """`param_persistence_threshold`: smaller parameters are never partitioned (ZeRO-3)."""
     max_reuse_distance: int = 1_000_000_000
-    prefetch_elements: int = 50_000_000
     overflow_check: bool = True
     clip_gradients: bool = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tracelens.ledger.expressions import Bindings, Expr, Number, add
@@ -104,13 +104,16 @@ def flush_before_overflow(items: Iterable[Sized], cap: int) -> list[list[Sized]]
     return [*buckets, current] if current else buckets
 
 
-def count_equal(
-    buckets: Iterable[list[Sized]], padded: Callable[[Expr], Expr] = lambda size: size
-) -> Iterator[tuple[Expr, Expr]]:
+def total(items: Iterable[Sized]) -> Expr:
+    """Elements of all gradients together."""
+    return add(*(item.formula for item in items))
+
+
+def count_equal(buckets: Iterable[list[Sized]]) -> Iterator[tuple[Expr, Expr]]:
     """(elements, calls) of every distinct bucket, in the order of first appearance."""
     counts: dict[Expr, int] = {}
     for bucket in buckets:
-        formula = padded(add(*(item.formula for item in bucket)))
+        formula = total(bucket)
         counts[formula] = counts.get(formula, 0) + 1
     for formula, count in counts.items():
         yield formula, Number(count)
