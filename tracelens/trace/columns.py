@@ -30,6 +30,10 @@ class Codes(dict[Any, int]):
         return code
 
 
+CAPTURED_RECORD = "tracelens::record_param_comms"
+"""What our own capture writes where PyTorch writes no record (docs/capture.md)."""
+
+
 class CpuRole(IntEnum):
     """What a CPU operator is to us."""
 
@@ -52,7 +56,7 @@ _MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "
 def _cpu_role(name: object) -> CpuRole:
     if not isinstance(name, str):
         return CpuRole.skip
-    if name == "record_param_comms":
+    if name in ("record_param_comms", CAPTURED_RECORD):
         return CpuRole.record
     if name.startswith(("c10d::", "_c10d_functional::", "c10d_functional::", "gloo:")):
         return CpuRole.collective
@@ -63,6 +67,7 @@ def _cpu_role(name: object) -> CpuRole:
 
 class _Kinds(dict[Any, Kind]):
     def __missing__(self, category: Any) -> Kind:
+        self[category] = Kind.skip  # found without this detour from now on
         return Kind.skip
 
 
@@ -125,7 +130,8 @@ class Events:
         kernel_records: what Kineto copied from records to kernels: row of `gpu`, and `RECORD_FIELDS`.
         launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation,
             external_id.
-        records: `record_param_comms`: start_ns, end_ns, thread, the fields above, and the raw inputs as text.
+        records: `record_param_comms`, or ours (`captured`): start_ns, end_ns, thread, the fields above, and the raw
+            inputs as text.
         operators: c10d operators, `nccl:` annotations and matrix products: name, start_ns, end_ns, thread,
             external_id, input dims and types as text.
         backward: what autograd evaluates: start_ns, end_ns, thread.
@@ -265,6 +271,7 @@ class Collector:
         events, start, end = self._times(events)
         args = _arguments(events)
         columns: dict[str, Any] = {"start_ns": start, "end_ns": end, "thread": self._thread_codes(events)}
+        columns["captured"] = [event.name == CAPTURED_RECORD for event in events]
         columns |= _record_columns(args)
         for key in ("input_dims", "input_types", "concrete_inputs"):
             columns[key] = _texts(args, key)
@@ -326,6 +333,7 @@ _SCHEMAS: dict[str, dict[str, pl.DataType]] = {
         "start_ns": pl.Int64(),
         "end_ns": pl.Int64(),
         "thread": pl.Int32(),
+        "captured": pl.Boolean(),
         **RECORD_FIELDS,
         "input_dims": pl.String(),
         "input_types": pl.String(),

@@ -88,7 +88,8 @@ class Cutter:
         return self._boundary
 
     def _take(self, part: Part, end: int, skip_to: int | None = None) -> Piece:
-        piece = Piece(part, bytes(self._buffer[:end]), self._offset)
+        with memoryview(self._buffer) as view:
+            piece = Piece(part, bytes(view[:end]), self._offset)
         stop = end if skip_to is None else skip_to
         del self._buffer[:stop]
         self._offset += stop

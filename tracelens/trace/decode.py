@@ -96,7 +96,7 @@ class Reader:
         yield events
 
     def _decode_many(self, data: bytes) -> Sequence[AnyEvent]:
-        body = b"[" + data + b"]"
+        body = b"".join((b"[", data, b"]"))
         if self._exact:
             return _EXACT.many.decode(body)
         events = _FAST.many.decode(body)

@@ -37,6 +37,8 @@ def find_calls(records: pl.DataFrame, operators: pl.DataFrame, names: Sequence[s
     Returns:
         The calls and the number of exact duplicates among the records that were left out.
     """
+    if not records["captured"].all():
+        records = records.filter(~pl.col("captured"))  # PyTorch's own say the same of the same calls
     identity = ["start_ns", "end_ns", "thread", "external_id", "collective"]
     unique = records.unique(identity, keep="first", maintain_order=True)
     spans = _spans_named(operators, names, "c10d::")
@@ -77,9 +79,13 @@ def _spans_named(operators: pl.DataFrame, names: Sequence[str], prefix: str) -> 
 
 
 def _without_record(spans: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """Operators inside of which no record begins, in the form of records."""
+    """Operators inside of which no record begins and that lie in none, in the form of records."""
     starts = records.select("thread", record_ns="start_ns").sort("record_ns")
-    bare = spans.join_asof(
+    around = records.select("thread", around_ns="start_ns", around_end="end_ns").sort("around_ns")
+    enclosed = spans.join_asof(
+        around, left_on="start_ns", right_on="around_ns", by="thread", strategy="backward", check_sortedness=False
+    ).filter((pl.col("around_end") < pl.col("operator_end")) | pl.col("around_end").is_null())
+    bare = enclosed.join_asof(
         starts,
         left_on="start_ns",
         right_on="record_ns",
@@ -96,6 +102,7 @@ def _without_record(spans: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
         input_dims=pl.lit(None, pl.String),
         input_types=pl.lit(None, pl.String),
         concrete_inputs=pl.lit(None, pl.String),
+        captured=pl.lit(value=False),
         **empty,
     ).select(records.columns)
 
@@ -154,6 +161,7 @@ def calls_from_kernels(kernel_records: pl.DataFrame) -> pl.DataFrame:
         end_ns="start_ns",
         thread=pl.lit(None, pl.Int32),
         **{name: pl.col(name) for name in RECORD_FIELDS},
+        captured=pl.lit(value=False),
         input_dims=pl.lit(None, pl.String),
         input_types=pl.lit(None, pl.String),
         concrete_inputs=pl.lit(None, pl.String),
