@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from tracelens.collectives import Primitive
@@ -32,7 +33,8 @@ class Alignment:
         calls: a row per rank and call: `rank_index`, `rank`, `lane`, `key` (null: no counterpart can be named),
             `pairing`, `participants` (ranks of this key), `agrees` (equal primitive, dtype and size on all of them),
             `call`, `kernel` (the first that serves the call), `step` (number), `primitive`, `dtype`, `group_size`,
-            `payload_bytes`, `issue_ns`, `launch_ns`, `start_ns`, `end_ns`, on the clock of each rank.
+            `payload_bytes`, `issue_ns`, `launch_ns`, `start_ns`, `end_ns` (on the clock of each rank),
+            `compute_before_ns` and `comm_before_ns` (what the rank launched before the call).
         lanes: `lane`, `LANE`, `ranks` (those read, ascending).
         clocks: one per rank that shares a call with the reference, directly or through others.
     """
@@ -97,6 +99,7 @@ def _number_runs(ranks: Sequence[RankSummary]) -> dict[int, int]:
 
 def _slim(summary: RankSummary, rank_index: int) -> pl.DataFrame:
     """The calls of one rank with what alignment needs; a message says from where to where it goes."""
+    before = _spent_before(summary)
     first = summary.links.group_by("call").agg(kernel=pl.col("kernel").min())
     me = pl.lit(summary.rank, pl.Int64)
     sends, receives = (pl.col("primitive") == p.value for p in (Primitive.send, Primitive.recv))
@@ -114,8 +117,23 @@ def _slim(summary: RankSummary, rank_index: int) -> pl.DataFrame:
             pl.col("gpu_end_ns").alias("end_ns"),
             src=pl.when(sends).then(me).when(receives).then("peer"),
             dst=pl.when(sends).then("peer").when(receives).then(me),
+            compute_before_ns=pl.col("call").map_batches(lambda call: before[0].gather(call), return_dtype=pl.Int64),
+            comm_before_ns=pl.col("call").map_batches(lambda call: before[1].gather(call), return_dtype=pl.Int64),
         )
     )
+
+
+def _spent_before(summary: RankSummary) -> tuple[pl.Series, pl.Series]:
+    """Compute and communication that were launched before each call, ns."""
+    kernels = summary.kernels.drop_nulls("owner")
+    spent = (
+        (summary.compute["after_call"].cast(pl.Int64).fill_null(-1) + 1, summary.compute["busy_ns"]),
+        (kernels["owner"].cast(pl.Int64) + 1, kernels["end_ns"] - kernels["start_ns"]),
+    )
+    count = len(summary.calls) + 1
+    sums = (np.bincount(at.to_numpy(), weights=ns.to_numpy(), minlength=count) for at, ns in spent)
+    compute, comm = (pl.Series(np.cumsum(ns)[:-1], dtype=pl.Int64) for ns in sums)
+    return compute, comm
 
 
 def _groups(summary: RankSummary, table: GroupTable, rank_index: int, run: int) -> pl.DataFrame:
