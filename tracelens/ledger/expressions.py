@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Value = int | float
 Bindings = Mapping[str, Value]
@@ -90,6 +90,7 @@ class Symbol(Expr):
     """An unknown with a name."""
 
     name: str
+    meaning: str = field(default="", compare=False)
 
     def evaluate(self, bindings: Bindings) -> Value:
         """The value bound to the name."""
@@ -147,7 +148,11 @@ class Product(Expr):
         if isinstance(first, Number) and first.value < 0:
             positive = multiply(-first.value, *factors[1:])
             return "-" + _enclosed(positive, bindings, 2), 2
-        return "·".join(_enclosed(factor, bindings, 2) for factor in factors), 2
+        *leading, last = factors
+        text, tightness = last._text(bindings)
+        if tightness != 1:
+            text, tightness = _enclosed(last, bindings, 2), 2
+        return "·".join([*(_enclosed(factor, bindings, 2) for factor in leading), text]), tightness
 
 
 @dataclass(frozen=True, slots=True)

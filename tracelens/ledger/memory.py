@@ -9,16 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracelens.ledger.held import dense_formula, expert_formula
 from tracelens.ledger.layout import Framework, Layout, Optimizer, Precision, Recompute
 from tracelens.ledger.model import ModelSpec
-from tracelens.ledger.parameters import (
-    Part,
-    block_tensors,
-    count_parameters,
-    embedding_tensors,
-    head_tensors,
-    total_local_size,
-)
+from tracelens.ledger.parameters import Part, count_parameters
 from tracelens.ledger.results import Activations, StageMemory, State
 from tracelens.ledger.schedules import microbatches_in_flight
 from tracelens.ledger.stages import StagePlan
@@ -85,24 +79,10 @@ def textbook_state(model: ModelSpec, layout: Layout) -> State:
 
 def held_parameters(model: ModelSpec, stage: StagePlan, bindings: dict[str, int]) -> Held:
     """Parameters that one rank of a stage computes with, after tp, pp and ep, before any sharding."""
-    moe_layers = stage.moe_layers
-    counted = [
-        (1, embedding_tensors(model) if stage.has_embedding else []),
-        (stage.layers - moe_layers, block_tensors(model, moe=False)),
-        (moe_layers, block_tensors(model, moe=True)),
-        (1, head_tensors(model) if stage.has_head else []),
-    ]
-    dense = expert = 0
-    for count, tensors in counted:
-        if not count:
-            continue
-        routed = [tensor for tensor in tensors if tensor.part is Part.experts]
-        shared = [tensor for tensor in tensors if tensor.part is not Part.experts]
-        dense += count * int(total_local_size(shared).evaluate(bindings))
-        expert += count * int(total_local_size(routed).evaluate(bindings))
-    if stage.has_head and model.tied_embeddings and not stage.has_embedding:
-        dense += int(total_local_size(embedding_tensors(model)[:1]).evaluate(bindings))
-    return Held(dense, expert)
+    return Held(
+        dense=int(dense_formula(model, stage).evaluate(bindings)),
+        expert=int(expert_formula(model, stage).evaluate(bindings)),
+    )
 
 
 def resident_state(layout: Layout, held: Held) -> State:

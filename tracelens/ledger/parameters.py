@@ -64,7 +64,7 @@ class Tensor:
     @property
     def size(self) -> Expr:
         """Elements of the whole tensor."""
-        return self.rows * self.columns * self.copies
+        return _area(self.rows, self.columns) * self.copies
 
     @property
     def local_rows(self) -> Expr:
@@ -81,8 +81,13 @@ class Tensor:
         """Elements that one rank of the tensor-parallel group holds; experts by their own degrees."""
         if self.part is Part.experts:
             degree = y.e if self.split is Split.none else y.e * y.etp
-            return self.rows * self.columns * self.copies / degree
-        return self.rows * self.columns / y.t if self.split is not Split.none else self.size
+            return self.size / degree
+        return self.size / y.t if self.split is not Split.none else self.size
+
+
+def _area(rows: Expr, columns: Expr) -> Expr:
+    """Rows times columns, the hidden size last, so that equal sizes read alike."""
+    return columns * rows if rows == y.h and columns != ONE else rows * columns
 
 
 def embedding_tensors(model: ModelSpec) -> list[Tensor]:

@@ -12,7 +12,7 @@ from tracelens.ledger.memory import activation_bytes_per_layer, stage_memory, te
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.parameters import count_parameters
 from tracelens.ledger.results import Activations, Ledger, LedgerRow, StageMemory
-from tracelens.ledger.rules import ddp, deepspeed, fsdp1, megatron, textbook, torchtitan
+from tracelens.ledger.rules import ddp, deepspeed, fsdp1, megatron, serving, textbook, torchtitan
 from tracelens.ledger.schedules import bubble_fraction
 from tracelens.ledger.stages import StagePlan, plan_stages
 from tracelens.ledger.terms import Term, bind_term
@@ -27,6 +27,7 @@ RULES: dict[Framework, Rules] = {
     Framework.ddp: ddp.list_terms,
     Framework.fsdp1: fsdp1.list_terms,
     Framework.deepspeed: deepspeed.list_terms,
+    Framework.serving: serving.list_terms,
 }
 
 
@@ -119,7 +120,7 @@ def _predict_textbook(model: ModelSpec, layout: Layout) -> Ledger:
         model=model,
         layout=layout,
         parameters=bindings["N"],
-        rows=tuple(_bind_all(textbook.list_terms(model, layout, None), layout, bindings, None)),
+        rows=tuple(_bind_all(textbook.list_terms(model, layout), layout, bindings, None)),
         state=state,
         activations=activations,
         stages=(held,),

@@ -54,8 +54,10 @@ class Term:
 
     @property
     def formula(self) -> str:
-        """Calls times elements times bytes."""
-        return f"({self.calls}) · ({self.elements}) · {DTYPE_BYTES[self.dtype]} B"
+        """Payload bytes of a step: calls, elements of a call, bytes of an element."""
+        factors = (str(self.calls), str(self.elements))
+        shown = [f"({text})" if " " in text else text for text in factors if text != "1"]
+        return " · ".join([*shown, f"{DTYPE_BYTES[self.dtype]} B"])
 
     def unknowns(self) -> frozenset[str]:
         """The names that the term rests on."""

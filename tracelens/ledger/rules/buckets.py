@@ -104,16 +104,11 @@ def flush_before_overflow(items: Iterable[Sized], cap: int) -> list[list[Sized]]
     return [*buckets, current] if current else buckets
 
 
-def total(items: Iterable[Sized]) -> Expr:
-    """Elements of all gradients together."""
-    return add(*(item.formula for item in items))
-
-
 def count_equal(buckets: Iterable[list[Sized]]) -> Iterator[tuple[Expr, Expr]]:
     """(elements, calls) of every distinct bucket, in the order of first appearance."""
     counts: dict[Expr, int] = {}
     for bucket in buckets:
-        formula = total(bucket)
+        formula = add(*(item.formula for item in bucket))
         counts[formula] = counts.get(formula, 0) + 1
     for formula, count in counts.items():
         yield formula, Number(count)

@@ -15,7 +15,8 @@ from dataclasses import replace
 from tracelens.collectives import Primitive
 from tracelens.ledger import symbols as y
 from tracelens.ledger.bindings import bind_layout
-from tracelens.ledger.expressions import Bindings, Expr, Number, add, ceil_to, ceiling, to_expr
+from tracelens.ledger.expressions import Expr, Number, add, ceil_to, ceiling, to_expr
+from tracelens.ledger.held import dense_formula, expert_formula
 from tracelens.ledger.layout import GroupKind, Layout
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.parameters import Part, block_tensors
@@ -47,7 +48,10 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[T
     if layout.zero_level == 0:
         yield from _all_reduced_at_the_boundary(ready, layout)
     elif layout.zero_level < 3:
-        yield from _levels_one_and_two(ready, layout, sizes)
+        whole = dense_formula(model, stage)
+        if layout.ep == 1:
+            whole = whole + expert_formula(model, stage)
+        yield from _levels_one_and_two(ready, whole, layout)
     else:
         yield from _level_three(ready, layout)
     yield from _scalars(layout)
@@ -82,7 +86,7 @@ def _all_reduced_at_the_boundary(ready: list[Sized], layout: Layout) -> Iterator
         yield _term(f"dp.bucket{index}.all_reduce", AR, payload, calls, ENGINE_SOURCE)
 
 
-def _levels_one_and_two(ready: list[Sized], layout: Layout, sizes: Bindings) -> Iterator[Term]:
+def _levels_one_and_two(ready: list[Sized], whole: Expr, layout: Layout) -> Iterator[Term]:
     options = layout.deepspeed()
     # level 1 waits for the accumulation boundary; level 2 keeps no whole gradients, so it can't
     times = y.m if layout.zero_level == 2 else Number(1)
@@ -91,8 +95,7 @@ def _levels_one_and_two(ready: list[Sized], layout: Layout, sizes: Bindings) -> 
         payload = Payload(elements, _reduction_dtype(layout))
         primitive = AR if options.multi_rank_bucket_allreduce else Primitive.reduce
         yield _term(f"dp.bucket{index}.{primitive}", primitive, payload, calls * times, LOW_SOURCE)
-    whole = buckets.total(ready)
-    if whole.evaluate(sizes) % (2 * layout.dp * layout.cp):
+    if sum(item.elements for item in ready) % (2 * layout.dp * layout.cp):
         # the flat group is aligned to nccl_start_alignment_factor (2) times the ranks
         whole = ceil_to(whole, 2 * y.d * y.c)
     parameters = Payload(whole, layout.param_dtype)

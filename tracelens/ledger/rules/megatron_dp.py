@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from tracelens.collectives import Primitive
 from tracelens.ledger import symbols as y
 from tracelens.ledger.expressions import Bindings, Expr, Number, add
+from tracelens.ledger.held import dense_formula, expert_formula
 from tracelens.ledger.layout import GroupKind, Layout
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.parameters import Part, Tensor, block_tensors, embedding_tensors, head_tensors
@@ -88,10 +89,16 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan, sizes: Bindin
     )
     counts: dict[tuple[Buffer, Expr], int] = {}
     for index, chunk in enumerate(stage.chunks):
+        limit = _bucket_limit(layout, stage, index)
         for buffer in (dense, expert):
             placed = _buffer_tensors(model, layout, stage, chunk, sizes, experts=buffer is expert)
-            limit = _bucket_limit(layout, stage, index)
-            for size in _bucket_sizes(placed, limit, buffer.shards, padded=layout.zero_level > 0):
+            divisor = math.lcm(buffer.shards, 128) if layout.zero_level else None
+            for bucket in fill_buckets(placed, limit, divisor):
+                size = bucket.formula
+                if len(stage.chunks) == 1 and len(bucket.tensors) == len(placed):
+                    # one bucket for all: say it in layers instead of tensor by tensor
+                    whole = expert_formula if buffer is expert else dense_formula
+                    size = add(whole(model, stage), bucket.padding)
                 counts[buffer, size] = counts.get((buffer, size), 0) + 1
     for index, ((buffer, size), count) in enumerate(counts.items()):
         yield from _bucket_terms(f"{buffer.name}.bucket{index}", buffer, size, Number(count), layout)
@@ -141,35 +148,49 @@ def _bucket_limit(layout: Layout, stage: StagePlan, chunk: int) -> int | None:
     return options.bucket_elements or max(40_000_000, 1_000_000 * layout.dp * layout.cp)
 
 
-def _bucket_sizes(placed: list[Placed], limit: int | None, shards: int, *, padded: bool) -> Iterator[Expr]:
-    """Sizes of the buckets: tensors start at multiples of 64, buckets end at multiples of lcm(n, 128)."""
-    start = end = 0
-    formulas: list[Expr] = []
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tensors that are reduced together, and the elements that lie between and after them."""
 
-    def close() -> Expr:
-        nonlocal start, end, formulas
-        divisor = math.lcm(shards, 128) if padded else 1
-        stop = math.ceil(end / divisor) * divisor
-        total = add(*formulas)
-        plain = sum(member.elements for member in current)
-        size = add(total, stop - start - plain)
-        start = end = stop
-        formulas = []
-        current.clear()
-        return size
+    tensors: tuple[Placed, ...]
+    padding: int
 
-    current: list[Placed] = []
+    @property
+    def formula(self) -> Expr:
+        """Elements of the bucket."""
+        return add(*(tensor.formula for tensor in self.tensors), self.padding)
+
+
+def fill_buckets(placed: list[Placed], limit: int | None, divisor: int | None) -> Iterator[Bucket]:
+    """Buckets closed by the tensor that reaches the limit.
+
+    Args:
+        placed: the tensors of a buffer in order.
+        limit: elements that close a bucket; None is one bucket.
+        divisor: bucket ends are padded to multiples of it and tensors start at multiples of 64; None pads nothing.
+    """
+    waiting: list[Placed] = []
+    filled = 0
     for tensor in placed:
-        if tensor.own_bucket and current:
-            yield close()
-        begin = math.ceil(end / 64) * 64 if padded else end
-        end = begin + tensor.elements
-        formulas.append(tensor.formula)
-        current.append(tensor)
-        if tensor.own_bucket or (limit is not None and end - start >= limit):
-            yield close()
-    if current:
-        yield close()
+        if tensor.own_bucket and waiting:
+            yield _close(waiting, filled, divisor)
+            waiting, filled = [], 0
+        waiting.append(tensor)
+        filled = _next_start(filled, divisor) + tensor.elements
+        if tensor.own_bucket or (limit is not None and filled >= limit):
+            yield _close(waiting, filled, divisor)
+            waiting, filled = [], 0
+    if waiting:
+        yield _close(waiting, filled, divisor)
+
+
+def _next_start(position: int, divisor: int | None) -> int:
+    return position if divisor is None else math.ceil(position / 64) * 64
+
+
+def _close(tensors: list[Placed], filled: int, divisor: int | None) -> Bucket:
+    end = filled if divisor is None else math.ceil(filled / divisor) * divisor
+    return Bucket(tuple(tensors), end - sum(tensor.elements for tensor in tensors))
 
 
 def _bucket_terms(name: str, buffer: Buffer, size: Expr, calls: Expr, layout: Layout) -> Iterator[Term]:

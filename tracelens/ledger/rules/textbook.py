@@ -15,7 +15,6 @@ from tracelens.ledger.expressions import Expr, Number, floor, to_expr
 from tracelens.ledger.layout import CpKind, GroupKind, Layout
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.results import Link, Overlap
-from tracelens.ledger.stages import StagePlan
 from tracelens.ledger.terms import Term
 from tracelens.results import Phase
 
@@ -31,7 +30,7 @@ LINKS: dict[GroupKind, Link] = {GroupKind.tp: Link.nvlink}
 """The article names links after axes: tp stays inside a node, everything else does not."""
 
 
-def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan | None) -> Iterator[Term]:
+def list_terms(model: ModelSpec, layout: Layout) -> Iterator[Term]:
     """The terms of the article, alike on every rank."""
     if layout.tp > 1:
         yield from _tensor_parallel(layout)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from tracelens.collectives import Primitive
 from tracelens.ledger import symbols as y
 from tracelens.ledger.bindings import bind_layout
-from tracelens.ledger.expressions import Expr, Number, to_expr
+from tracelens.ledger.expressions import Expr, Number
+from tracelens.ledger.held import dense_formula, expert_formula
 from tracelens.ledger.layout import Framework, GroupKind, Layout
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.parameters import Part, block_tensors, embedding_tensors, head_tensors
@@ -43,23 +44,15 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[T
 
 def _unsharded_gradients(model: ModelSpec, stage: StagePlan, layout: Layout) -> Term:
     """`replicate`: every gradient all-reduced once, in buckets that are not told apart here."""
-    tensors = [*(embedding_tensors(model) if stage.has_embedding else [])]
-    total: Expr = to_expr(0)
-    for tensor in [*tensors, *(head_tensors(model) if stage.has_head else [])]:
-        total = total + tensor.local_size
-    for moe, symbol in ((False, y.L_d), (True, y.L_e)):
-        if stage.moe_layers if moe else stage.layers - stage.moe_layers:
-            for tensor in block_tensors(model, moe=moe):
-                total = total + symbol * tensor.local_size
     return Term(
         name="dp.gradients.all_reduce",
         group=GroupKind.dp_cp,
         primitive=Primitive.all_reduce,
         dtype=layout.gradient_dtype,
-        elements=total,
+        elements=dense_formula(model, stage) + expert_formula(model, stage),
         calls=Number(1),
         phase=Phase.backward,
-        source="torch nn/parallel/distributed.py",
+        source="torch distributed/_composable/replicate.py",
         overlap=Overlap.yes,
     )
 
