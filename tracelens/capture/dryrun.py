@@ -70,14 +70,13 @@ def _is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-def dry_run(  # noqa: PLR0913 - the options of a public function, all named
+def dry_run(
     step_fn: Callable[[Any], object],
     *,
     setup: Callable[[], Any],
     world_size: int,
     ranks: Sequence[int] = (0,),
-    warmup: int = 1,
-    steps: int = 1,
+    steps: tuple[int, int] = (1, 1),
     fake_tensors: bool = True,
 ) -> DryRun:
     """Run a training step as a few ranks of a job that does not exist, and note what it would send.
@@ -87,8 +86,8 @@ def dry_run(  # noqa: PLR0913 - the options of a public function, all named
         setup: builds model and optimizer; runs anew for each rank, inside the fake world.
         world_size: ranks of the pretended job.
         ranks: the ranks to be, one after the other.
-        warmup: steps that run first and do not count: some frameworks exchange shapes in their first step.
-        steps: steps that count.
+        steps: first and last step that count, from 0. Steps before it only warm up: some frameworks exchange
+            shapes in their first.
         fake_tensors: tensors without memory or values; False for code whose traffic depends on values, such
             as a router.
 
@@ -99,24 +98,35 @@ def dry_run(  # noqa: PLR0913 - the options of a public function, all named
 
     def run(tracker: StepTracker) -> None:
         state = setup()
-        for step in range(warmup + steps):
+        for step in range(steps[1] + 1):
             tracker.step = step
             step_fn(state)
 
     worlds = [FakeWorld(world_size=world_size, rank=rank, fake_tensors=fake_tensors) for rank in ranks]
-    recorded = [rehearse(run, world, StepTracker(counts=False), warmup=warmup) for world in worlds]
+    recorded = [rehearse(run, world, StepTracker(counts=False), warmup=steps[0]) for world in worlds]
     return DryRun(world_size=world_size, ranks=tuple(recorded))
 
 
 def rehearse(
     program: Callable[[StepTracker], object], world: FakeWorld, tracker: StepTracker, *, warmup: int
 ) -> RankCalls:
-    """Run a program as one rank of a fake world and return its calls."""
+    """Run a program as one rank of a fake world and return its calls.
+
+    Args:
+        program: what to run; may set the tracker's step.
+        world: the rank to be.
+        tracker: tells phase, module and step of each call.
+        warmup: steps that do not count. A program without any step, such as a benchmark of bare collectives,
+            is one step as a whole; one that ends sooner counts its last step.
+    """
     with fake_world(world), Rehearsal(tracker) as rehearsal, contextlib.suppress(EnoughSteps), tracker:
         program(tracker)
-    seen = sorted({call.step for call in rehearsal.calls if call.step is not None})
+    calls = rehearsal.calls
+    if all(call.step is None for call in calls):
+        calls = [msgspec.structs.replace(call, step=0) for call in calls]
+    seen = sorted({call.step for call in calls if call.step is not None})
     counted = [step for step in seen if step >= warmup] or seen[-1:]
-    return RankCalls(rank=world.rank, calls=tuple(rehearsal.calls), steps=tuple(counted))
+    return RankCalls(rank=world.rank, calls=tuple(calls), steps=tuple(counted))
 
 
 def check_ranks(ranks: Sequence[int], world_size: int) -> None:

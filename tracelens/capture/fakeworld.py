@@ -83,13 +83,16 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
         "Stream": mock.MagicMock,
         "Event": mock.MagicMock,
     }
-    real_new_group, real_mesh = dist.new_group, DeviceMesh.__init__
+    real_new_group, real_mesh, real_autocast = dist.new_group, DeviceMesh.__init__, torch.autocast.__init__
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         return real_new_group(ranks, timeout, None, *args, **kwargs)
 
     def mesh(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
         real_mesh(self, "cpu", *args, **kwargs)
+
+    def autocast(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        real_autocast(self, _cpu_device(device_type), *args, **kwargs)
 
     return [
         *((torch.cuda, name, value) for name, value in cuda.items()),
@@ -99,6 +102,7 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
         (dist, "destroy_process_group", nothing),
         (dist, "new_group", new_group),
         (DeviceMesh, "__init__", mesh),
+        (torch.autocast, "__init__", autocast),
     ]
 
 
@@ -161,13 +165,18 @@ class _CpuForCuda(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.device:
+            device = func(*args, **(kwargs or {}))
+            return _cpu_device(device)
         args = tuple(_cpu_device(value) for value in args)
         return func(*args, **{key: _cpu_device(value) for key, value in (kwargs or {}).items()})
 
 
 def _cpu_device(value: Any) -> Any:
-    is_cuda = isinstance(value, torch.device) and value.type == "cuda"
-    return torch.device("cpu") if is_cuda or (isinstance(value, str) and value.startswith("cuda")) else value
+    """The CPU for a CUDA device, by object or by name; anything else as it is."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    return "cpu" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
 
 
 def answer_locally(call: Call, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -44,12 +44,32 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
         """Rows as a trace has them, one rank each."""
         return tuple(row for index, rank in enumerate(self.ranks) for row in _rank_traffic(index, rank))
 
+    def call_rows(self) -> list[dict[str, object]]:
+        """Every single call of the steps that count, with its module."""
+        return [_call_row(rank.rank, call) for rank in self.ranks for call in _counted(rank)]
+
 
 _Key = tuple[tuple[int, ...], Primitive, str | None, Phase | None]
 
 
 def _counted(rank: RankCalls) -> Iterable[Call]:
     return (call for call in rank.calls if call.step in rank.steps)
+
+
+def _call_row(rank: int, call: Call) -> dict[str, object]:
+    return {
+        "rank": rank,
+        "step": call.step,
+        "phase": call.phase,
+        "module": call.module,
+        "primitive": call.primitive,
+        "name": call.name,
+        "group": group_id(call.group.ranks),
+        "dtype": DTYPES[call.dtype][0] if call.dtype else None,
+        "in_elements": call.in_elements,
+        "out_elements": call.out_elements,
+        "peer": call.peer,
+    }
 
 
 def _rank_traffic(rank_class: int, rank: RankCalls) -> Iterable[Traffic]:

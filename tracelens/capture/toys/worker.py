@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import time
 import traceback
 import warnings
 from datetime import timedelta
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -30,8 +27,6 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     rendezvous: str
     """A file: no port is used that another program could hold."""
-    log: str
-    """A file for what libraries print: results travel by pipe, and the terminal belongs to the parent."""
     names: tuple[str, ...]
     trace_folders: dict[str, str]
 
@@ -50,10 +45,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_worker(assignment: Assignment, results: Connection) -> None:
     """Do every exercise and send a report of each."""
-    # Ctrl-C reaches every process of the terminal; the parent decides, and ends this one
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _redirect_output(assignment.log)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
@@ -72,19 +63,6 @@ def run_worker(assignment: Assignment, results: Connection) -> None:
             results.send(Report(name=name, error=traceback.format_exc().strip()))
             return
     dist.destroy_process_group()
-
-
-def _redirect_output(path: str) -> None:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, sys.stdout.fileno())
-    os.dup2(log, sys.stderr.fileno())
-
-
-def _die_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run(exercise_class: type[Exercise], folder: str | None) -> Report:

@@ -1,0 +1,103 @@
+"""Dry runs of a whole script, unmodified, one rank after the other, each in a process of its own."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from tracelens.capture.dryrun import check_ranks, rehearse
+from tracelens.capture.fakeworld import FakeWorld
+from tracelens.capture.processes import ProcessError, workers
+from tracelens.capture.steps import StepTracker
+from tracelens.capture.traffic import DryRun, RankCalls
+from tracelens.errors import InputError
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """A script, its arguments, and the steps of it that count."""
+
+    path: str
+    arguments: tuple[str, ...] = ()
+    steps: tuple[int, int] = (1, 1)
+    """First and last step that count, from 0; the script ends after the last."""
+
+
+class _Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    script: Script
+    world: FakeWorld
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    calls: RankCalls | None = None
+    error: str | None = None
+
+
+def dry_run_script(script: Script, worlds: Sequence[FakeWorld]) -> DryRun:
+    """Run a script as some ranks of a job that does not exist, and note what it would send.
+
+    Args:
+        script: what to run.
+        worlds: the rank to be in each run; all of one world size.
+
+    Raises:
+        InputError: there is no such script.
+        ProcessError: the script failed; the message has its own error.
+        UsageError: a rank outside the world.
+    """
+    check_ranks([world.rank for world in worlds], worlds[0].world_size)
+    if not Path(script.path).is_file():
+        raise InputError(f"no script `{script.path}`")
+    return DryRun(world_size=worlds[0].world_size, ranks=tuple(_run_as_rank(script, world) for world in worlds))
+
+
+def _run_as_rank(script: Script, world: FakeWorld) -> RankCalls:
+    assignment = _Assignment(script=script, world=world)
+    with (
+        tempfile.TemporaryDirectory(prefix="tracelens-dry-run-") as scratch,
+        workers(_run_script, [assignment], Path(scratch)) as (worker,),
+    ):
+        answer = worker.receive(what=f"`{script.path}` as rank {world.rank}")
+    if answer.calls is None:
+        raise ProcessError(f"`{script.path}` failed as rank {world.rank}\n{answer.error}", hint=_hint(answer.error))
+    return answer.calls
+
+
+def _hint(error: str) -> str | None:
+    if "DataDependent" in error or "DynamicOutputShape" in error:
+        return "what is sent depends on values here: --real-tensors computes with them, for small models"
+    return None
+
+
+def _run_script(assignment: _Assignment, results: Any) -> None:
+    """In a process of its own: be the script."""
+    script = assignment.script
+    sys.argv = [script.path, *script.arguments]
+    sys.path[0] = str(Path(script.path).resolve().parent)
+    tracker = StepTracker(last_step=script.steps[1])
+    try:
+        calls = rehearse(
+            lambda _: runpy.run_path(script.path, run_name="__main__"),
+            assignment.world,
+            tracker,
+            warmup=script.steps[0],
+        )
+        results.send(_Answer(calls=calls))
+    except (Exception, SystemExit) as error:
+        # whatever the script raises is its user's to see
+        results.send(_Answer(error=_own_traceback(error, script.path)))
+
+
+def _own_traceback(error: BaseException, path: str) -> str:
+    """The traceback from the script's first line on, without the frames that lead to it."""
+    frames: TracebackType | None = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != path:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__)).strip()
