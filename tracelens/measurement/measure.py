@@ -10,6 +10,7 @@ from tracelens.engine import Summaries
 from tracelens.errors import InputError, Problem, UsageError
 from tracelens.measurement.classes import find_classes
 from tracelens.measurement.groups import GroupTable
+from tracelens.measurement.jobs import choose_job
 from tracelens.measurement.rows import merge_group_time, merge_traffic
 from tracelens.measurement.run import describe_run, find_node_size
 from tracelens.measurement.traffic import measure_rank
@@ -36,10 +37,11 @@ def measure(
         InputError: there is nothing to measure.
         UsageError: no rank has a step in the range.
     """
-    ranks, skipped, problems = _unpack(summaries)
+    given, skipped, problems = _unpack(summaries)
+    job = choose_job(given)
+    ranks = job.ranks
     if not ranks:
         raise InputError("no trace was given", hint="give at least one trace or summary")
-    ranks = sorted(ranks, key=_order)
     nodes, assumed = find_node_size(ranks, gpus_per_node)
     table = GroupTable(ranks)
     chosen = [_choose_steps(rank, steps) for rank in ranks]
@@ -50,7 +52,7 @@ def measure(
     totals = pl.concat([total for _, total in measured])
     classes = list(range(len(ranks))) if per_rank else find_classes(rows, len(ranks))
     return Measurement(
-        run=describe_run(ranks, chosen, nodes, (*skipped,), (*problems, *assumed)),
+        run=describe_run(ranks, chosen, nodes, (*skipped, *job.left_out), (*problems, *job.problems, *assumed)),
         groups=table.groups(nodes),
         traffic=merge_traffic(rows, ranks, classes, chosen),
         group_time=merge_group_time(totals, classes, chosen),
@@ -65,11 +67,6 @@ def _unpack(
     if isinstance(summaries, Summaries):
         return summaries.ranks, summaries.skipped, summaries.problems
     return summaries, (), ()
-
-
-def _order(summary: RankSummary) -> tuple[int, int, str]:
-    rank = summary.rank
-    return (2**31 if rank is None else rank, summary.head.start_ns or 0, summary.head.path)
 
 
 def _choose_steps(summary: RankSummary, steps: tuple[int, int] | None) -> list[int]:

@@ -50,6 +50,10 @@ def drop_misplaced(gpu: pl.DataFrame, events: Events) -> tuple[pl.DataFrame, lis
     if len(timeless):
         told.append(("kernels-without-time", f"{len(timeless)} kernels without a time were left out"))
         gpu = gpu.filter(pl.col("start_ns") != 0)
+    reversed_rows = int((gpu["end_ns"] < gpu["start_ns"]).sum())
+    if reversed_rows:
+        told.append(("durations-negative", f"{reversed_rows} kernels with a negative duration count as empty"))
+        gpu = gpu.with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
     bounds = _recording(events)
     if bounds is None:
         return gpu, told
@@ -62,24 +66,31 @@ def drop_misplaced(gpu: pl.DataFrame, events: Events) -> tuple[pl.DataFrame, lis
 
 
 def _recording(events: Events) -> tuple[int, int] | None:
-    frames = (events.launches, events.records, events.operators, events.annotations)
-    spans = [(frame["start_ns"].min(), frame["end_ns"].max()) for frame in frames if len(frame)]
-    if not spans:
-        return events.window_ns and (events.window_ns[0] - _SLACK_NS, events.window_ns[1] + _SLACK_NS)
-    low, high = min(span[0] for span in spans), max(span[1] for span in spans)  # type: ignore[type-var]
-    slack = max(_SLACK_NS, high - low)  # type: ignore[operator]
-    return low - slack, high + slack  # type: ignore[operator]
+    frames = [f for f in (events.launches, events.records, events.operators, events.annotations) if len(f)]
+    if frames:
+        low = min(int(frame["start_ns"].to_numpy().min()) for frame in frames)
+        high = max(int(frame["end_ns"].to_numpy().max()) for frame in frames)
+    elif events.window_ns is not None:
+        low, high = events.window_ns
+    else:
+        return None
+    slack = max(_SLACK_NS, high - low)
+    return low - slack, high + slack
 
 
-def check_steps(calls: pl.DataFrame, steps: Sequence[StepSpan]) -> list[Told]:
+def check_steps(calls: pl.DataFrame, steps: Sequence[StepSpan], *, marked: bool) -> list[Told]:
     """Whether the steps are what repeats: calls outside of them, or none at all.
 
     Args:
         calls: `step`, `primitive`, `group`, `payload_bytes` in the order of issue.
         steps: of the trace.
+        marked: whether the profiler marked them.
     """
     if not steps:
         return []
+    if steps[0].number is not None and not marked:
+        message = f"no ProfilerStep: {len(steps)} annotations are taken for steps, numbered from 0"
+        return [("steps-from-annotations", message)]
     if steps[0].number is None:
         return [("no-steps", "no ProfilerStep: the whole recording is taken for one step")]
     outside = int(calls["step"].null_count())

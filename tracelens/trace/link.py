@@ -30,7 +30,8 @@ def classify_gpu(events: Events, extra: tuple[Family, ...]) -> pl.DataFrame:
 
     Returns:
         `Events.gpu` with `row`, `is_comm`, `is_matmul`, `family` (library), `hint` (primitive proven by the name),
-        `launch_ns` and `launch_thread` (null when launched before the window). Communication is told by name or by
+        `launch_ns`, `launch_thread` (null when launched before the window) and `replayed` (by a CUDA graph).
+        Communication is told by name or by
         the record that a kernel carries, never by stream.
     """
     gpu = events.gpu.with_row_index("row")
@@ -55,10 +56,11 @@ def classify_gpu(events: Events, extra: tuple[Family, ...]) -> pl.DataFrame:
         },
     )  # fmt: skip
     recorded = events.kernel_records.select("row", recorded=pl.lit(value=True))
+    replays = [code for code, name in enumerate(events.names) if "GraphLaunch" in name]
     launches = (
         events.launches.filter(pl.col("correlation").is_not_null())
         .unique("correlation", keep="first", maintain_order=True)
-        .select("correlation", launch_ns="start_ns", launch_thread="thread")
+        .select("correlation", launch_ns="start_ns", launch_thread="thread", replayed=pl.col("name").is_in(replays))
     )
     is_kernel = pl.col("work") == GpuWork.kernel
     carries = pl.col("recorded").fill_null(value=False) & ~pl.col("computes")
@@ -137,7 +139,9 @@ def _link_by_position(bare: pl.DataFrame, comm: pl.DataFrame, pending: pl.DataFr
         check_sortedness=False,
     )
     fits = pl.col("hint").is_null() | (pl.col("hint") == pl.col("primitive"))
-    return _links(joined.join(bare.select("row"), on="row", how="semi").filter(fits), Link.position)
+    # what a CUDA graph replays was recorded when the graph was captured, so no call waits for it
+    served = bare.filter(~pl.col("replayed").fill_null(value=False)).select("row")
+    return _links(joined.join(served, on="row", how="semi").filter(fits), Link.position)
 
 
 def _links(found: pl.DataFrame, link: Link) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 from isal import igzip_lib, isal_zlib
@@ -102,7 +102,7 @@ def _new_zstd() -> zstandard.ZstdDecompressionObj:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-_STREAM_ERRORS: tuple[type[Exception], ...] = (
+_STREAM_ERRORS: Any = (
     igzip_lib.IsalError,
     isal_zlib.error,
     zlib.error,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import polars as pl
@@ -11,6 +12,7 @@ import polars as pl
 from tracelens.results import Phase
 from tracelens.summary import StepSpan
 from tracelens.trace.columns import Events, GpuWork
+from tracelens.trace.nesting import find_innermost
 
 _PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#|optimizer_step|## optimizer ##|^optimizer\.step", re.IGNORECASE)
@@ -19,7 +21,7 @@ _AUTOGRAD_THREAD = "pt_autograd"
 
 
 def find_steps(events: Events) -> list[StepSpan]:
-    """The profiler steps by time; without any, one step over all that the CPU and the GPU did."""
+    """The profiler steps by time; without any, annotations that mark steps, else one step over the whole trace."""
     numbers = {code: int(m[1]) for code, name in enumerate(events.names) if (m := _PROFILER_STEP.match(name))}
     rows = (
         events.annotations.filter(pl.col("name").is_in(list(numbers)))
@@ -29,7 +31,38 @@ def find_steps(events: Events) -> list[StepSpan]:
         .iter_rows()
     )
     steps = [StepSpan(number=numbers[code], cpu_start_ns=start, cpu_end_ns=end) for code, start, end in rows]
-    return steps or _whole_trace(events)
+    return steps or _annotated_steps(events) or _whole_trace(events)
+
+
+# What training loops and engines write around an iteration when they do not step the profiler.
+_STEP_WORDS = re.compile(
+    r"^(?:## )?(?:train(?:ing)?[_ ]?)?(?:step|iteration|iter)\b|train[_ ](?:step|iteration|batch)|^actor_update|^mini_batch"
+    r"|^execute_(?:context|model)|^forward_backward|^micro_batch",
+    re.IGNORECASE,
+)
+
+
+def _annotated_steps(events: Events) -> list[StepSpan]:
+    """Steps of a trace without ProfilerStep: an annotation that is called like one and comes at least twice.
+
+    They are numbered from 0. Of several kinds the outermost, which covers most of the time, is taken.
+    """
+    kinds: dict[str, list[int]] = {}
+    for code, name in enumerate(events.names):
+        if _STEP_WORDS.search(name):
+            kinds.setdefault(re.sub(r"\d+", "#", name), []).append(code)
+    best: list[tuple[int, int]] = []
+    for codes in kinds.values():
+        spans = events.annotations.filter(pl.col("name").is_in(codes)).sort("start_ns")
+        rows = list(spans.select("start_ns", "end_ns").unique(maintain_order=True).iter_rows())
+        apart = all(later[0] >= sooner[1] for sooner, later in pairwise(rows))
+        if len(rows) > 1 and apart and _covered(rows) > _covered(best):
+            best = rows
+    return [StepSpan(number=n, cpu_start_ns=start, cpu_end_ns=end) for n, (start, end) in enumerate(best)]
+
+
+def _covered(spans: Sequence[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in spans)
 
 
 def _whole_trace(events: Events) -> list[StepSpan]:
@@ -125,34 +158,18 @@ def _annotations_around(calls: pl.DataFrame, events: Events) -> pl.DataFrame:
     """Per call the innermost annotation that could label it, and whether it lies in an optimizer step."""
     labels = [code for code, name in enumerate(events.names) if not _NOT_LABELS.search(name)]
     optimizers = [code for code, name in enumerate(events.names) if _OPTIMIZER.search(name)]
-    spans = events.annotations.filter(pl.col("name").is_in(labels)).select(
-        "name", span_thread="thread", span_start="start_ns", span_end="end_ns"
-    )
-    pairs = calls.select("call", "thread", "issue_ns").join_where(
-        spans,
-        pl.col("thread") == pl.col("span_thread"),
-        pl.col("issue_ns") >= pl.col("span_start"),
-        pl.col("issue_ns") < pl.col("span_end"),
-    )
+    spans = events.annotations.filter(pl.col("name").is_in(labels))
+    points = calls.select("thread", at_ns="issue_ns")
+    codes = spans["name"].gather(find_innermost(points, spans))
+    stepping = find_innermost(points, spans.filter(pl.col("name").is_in(optimizers)))
     named = pl.Series(events.names, dtype=pl.String)
-    return (
-        pairs.sort("span_start", "span_end", descending=[False, True])
-        .group_by("call")
-        .agg(pl.col("name").last(), in_optimizer=pl.col("name").is_in(optimizers).any())
-        .with_columns(label=pl.col("name").map_batches(lambda s: named.gather(s), return_dtype=pl.String))
-        .drop("name")
-    )
+    return calls.select("call", label=named.gather(codes), in_optimizer=stepping.is_not_null())
 
 
 def _evaluated_by_autograd(calls: pl.DataFrame, events: Events) -> pl.DataFrame:
     """Calls inside an operator that autograd evaluates on the same thread (backward on the main thread)."""
-    spans = events.backward.select("thread", span_start="start_ns", span_end="end_ns").sort("span_start")
-    joined = (
-        calls.select("call", "thread", "issue_ns")
-        .sort("issue_ns")
-        .join_asof(spans, left_on="issue_ns", right_on="span_start", by="thread", check_sortedness=False)
-    )
-    return joined.filter(pl.col("issue_ns") < pl.col("span_end")).select("call", evaluated=pl.lit(value=True))
+    around = find_innermost(calls.select("thread", at_ns="issue_ns"), events.backward)
+    return calls.select("call", evaluated=around.is_not_null())
 
 
 def _autograd_threads(events: Events) -> list[int]:

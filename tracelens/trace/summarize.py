@@ -95,7 +95,8 @@ class _Summarizer:
             calls, configured_groups(self.who.head.distributed_info), self.who.rank, self.who.world_size
         )
         calls = self._finish_calls(calls, comm, links, steps)
-        self._tell(check_steps(calls, steps))
+        marked = any(name.startswith("ProfilerStep#") for name in events.names)
+        self._tell(check_steps(calls, steps, marked=marked))
         kernels, links = _finish_kernels(comm, links, calls, events)
         compute = timeline.computing(gpu)
         covered = timeline.union_of(compute)
