@@ -56,7 +56,7 @@ class LastArrival(msgspec.Struct, frozen=True, kw_only=True):
     """Median over those calls of how long the first waited for it."""
     cause: Cause
     cause_ns: int | None
-    """Median of what it did more than the middle one of the others since their last common call."""
+    """Median of what it did more than the middle one of the others since their last common call, at most `late_ns`."""
 
 
 class RankWait(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,18 +115,18 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a stage does, ns since the pipeline began."""
 
     kind: str
-    """`forward`, `backward` (`backward_input` where weights follow apart), `backward_weight`, `other`, `send`,
-    `receive`, `collective`."""
+    """`forward`, `backward` (of the inputs alone where `backward_weight` follows apart), `other`, `send`, `receive`."""
     start_ns: int
     end_ns: int
     number: int | None = None
-    """Micro-batch times virtual stage, in the order of execution; null for communication."""
+    """Counts the blocks of a kind in the order of execution: micro-batch, or micro-batch of a virtual stage."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a pipeline in one step."""
 
-    stage: int
+    stage: int | None
+    """From 0; null where ranks are missing and the order does not tell."""
     rank: int
     order: str
     """The compute of the step in order: `FFFFBFBFBBB`; W is backward of the weights."""
@@ -134,7 +134,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Median compute of a forward block."""
     backward_ns: int
     work_ns: int
-    """Compute and communication in other groups that compute does not hide."""
+    """Compute, and communication in other groups that compute does not hide."""
     transfer_ns: int
     """Messages, as long as their transfer takes, outside of compute."""
     bubble_ns: int
@@ -149,7 +149,9 @@ class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str | None
     ranks: tuple[int, ...]
-    """In the order of the stages."""
+    """Those that were read, in the order of the stages."""
+    complete: bool
+    """Whether the ranks of all stages were read: only then are there micro-batches and a bubble to tell."""
     order_from: str
     """`messages` (who hears first from whom), `time` (who sends first), or `group` (order of the ranks)."""
     step: int | None
@@ -157,7 +159,7 @@ class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
     virtual_stages: int | None
     microbatches: int | None
     schedule: str | None
-    """`gpipe`, `1f1b`, `interleaved`, `zero_bubble`; null for an order that is none of these."""
+    """`gpipe`, `1f1b`, `interleaved_1f1b`, `looped_bfs`, `zero_bubble`; null for any other order."""
     span_ns: int
     """From the first compute of any stage to the last backward of any."""
     bubble_fraction: float | None
@@ -173,8 +175,10 @@ class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """All pipelines that were seen, a run per group and step."""
+    """The pipelines of a job, a run per group and step; of many alike the first ones are measured."""
 
+    pipelines: int
+    """How many groups hold one, measured or not."""
     stages: int
     virtual_stages: int | None
     microbatches: int | None

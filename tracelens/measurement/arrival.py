@@ -91,7 +91,7 @@ def _arrival(row: dict[str, Any]) -> LastArrival:
     cause, extra = Cause.unknown, None
     for candidate, column in _CAUSES:
         if row[column] is not None and row[column] >= _EXPLAINS * row["late"] and row[column] > 0:
-            cause, extra = candidate, round(row[column])
+            cause, extra = candidate, round(min(row[column], row["late"]))
             break
     return LastArrival(
         rank=row["rank"],
