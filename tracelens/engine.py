@@ -13,9 +13,13 @@ from tracelens.errors import InputError, Problem
 from tracelens.results import Skipped
 from tracelens.summary import RankSummary
 from tracelens.trace.discover import Discovery, Source
+from tracelens.trace.kernels import Family
 from tracelens.trace.summarize import summarize
 
 FileProgress = Callable[[Path, int], None]
+
+POOL_WORTH_BYTES = 16 << 20
+"""Compressed bytes below which starting processes takes longer than reading."""
 
 
 class Summaries(msgspec.Struct, frozen=True):
@@ -26,7 +30,13 @@ class Summaries(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
 
 
-def summarize_all(discovery: Discovery, *, jobs: int = 1, progress: FileProgress | None = None) -> Summaries:
+def summarize_all(
+    discovery: Discovery,
+    *,
+    jobs: int = 1,
+    progress: FileProgress | None = None,
+    kernels: tuple[Family, ...] = (),
+) -> Summaries:
     """Summarize every file of a discovery.
 
     A single file that can't be read is an error; one of several is left out and named.
@@ -35,11 +45,12 @@ def summarize_all(discovery: Discovery, *, jobs: int = 1, progress: FileProgress
         discovery: the files.
         jobs: processes to use.
         progress: called with a file and the compressed bytes done of it.
+        kernels: communication kernels that the user knows, beside the built-in table.
 
     Raises:
         InputError: no file could be read, or the only one could not.
     """
-    outcomes = list(_run(discovery.sources, jobs, progress))
+    outcomes = list(_run(discovery.sources, jobs, progress, kernels))
     ranks = tuple(outcome for outcome in outcomes if isinstance(outcome, RankSummary))
     errors = [outcome for outcome in outcomes if isinstance(outcome, InputError)]
     if errors and not ranks:
@@ -53,21 +64,21 @@ def summarize_all(discovery: Discovery, *, jobs: int = 1, progress: FileProgress
 
 
 def _run(sources: tuple[Source, ...], jobs: int, progress: FileProgress | None) -> Iterator[RankSummary | InputError]:
-    if jobs > 1 and len(sources) > 1:
-        yield from _run_pool(sources, jobs, progress)
+    if jobs > 1 and len(sources) > 1 and sum(source.bytes for source in sources) > POOL_WORTH_BYTES:
+        yield from _run_pool(sources, jobs, progress, kernels)
         return
     for source in sources:
         tick = None if progress is None else lambda done, path=source.path: progress(path, done)
-        yield _summarize_or_error(source.path, tick)
+        yield _summarize_or_error(source.path, tick, kernels)
 
 
 def _run_pool(
-    sources: tuple[Source, ...], jobs: int, progress: FileProgress | None
+    sources: tuple[Source, ...], jobs: int, progress: FileProgress | None, kernels: tuple[Family, ...]
 ) -> Iterator[RankSummary | InputError]:
     # forked children would inherit polars' threads in an unknown state
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(sources)), mp_context=context) as pool:
-        futures = [pool.submit(_summarize_or_error, source.path, None) for source in sources]
+        futures = [pool.submit(_summarize_or_error, source.path, None, kernels) for source in sources]
         try:
             for source, future in zip(sources, futures, strict=True):
                 yield future.result()
@@ -78,8 +89,10 @@ def _run_pool(
             raise
 
 
-def _summarize_or_error(path: Path, progress: Callable[[int], None] | None) -> RankSummary | InputError:
+def _summarize_or_error(
+    path: Path, progress: Callable[[int], None] | None, kernels: tuple[Family, ...]
+) -> RankSummary | InputError:
     try:
-        return summarize(path, progress=progress)
+        return summarize(path, progress=progress, kernels=kernels)
     except InputError as error:
         return error

@@ -12,7 +12,7 @@ import pytest
 
 from tracelens.cli.main import COMMANDS, cli
 
-READING = {"PATHS", "--jobs", "--no-progress"}
+READING = {"PATHS", "--jobs", "--no-progress", "--kernels"}
 MEASURING = {"--steps", "--per-rank", "--gpus-per-node"}
 OUTPUT = {"--format", "-o", "--output", "--force"}
 

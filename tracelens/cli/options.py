@@ -40,6 +40,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     jobs: int
     progress: bool
+    kernels: str | None = None
+    """File with communication kernels that the user knows."""
 
 
 class Measuring(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +53,7 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reading_options(function: F) -> F:
-    """Add PATH..., --jobs and --no-progress, as the argument `reading`."""
+    """Add PATH..., --jobs, --no-progress and --kernels, as the argument `reading`."""
 
     @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
     @click.option(
@@ -62,9 +64,11 @@ def reading_options(function: F) -> F:
         help="Files to read at the same time.",
     )
     @click.option("--no-progress", is_flag=True, help="Draw no progress bar.")
+    @click.option("--kernels", metavar="FILE.toml", help="Communication kernels of yours, beside the known ones.")
     @functools.wraps(function)
-    def wrapper(*, paths: tuple[str, ...], jobs: int, no_progress: bool, **rest: Any) -> Any:
-        return function(reading=Reading(paths=paths, jobs=jobs, progress=not no_progress), **rest)
+    def wrapper(*, paths: tuple[str, ...], jobs: int, no_progress: bool, kernels: str | None, **rest: Any) -> Any:
+        reading = Reading(paths=paths, jobs=jobs, progress=not no_progress, kernels=kernels)
+        return function(reading=reading, **rest)
 
     return wrapper  # type: ignore[return-value]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
 from tracelens.engine import Summaries, summarize_all
 from tracelens.trace.discover import Discovery, discover
+from tracelens.trace.kernels import read_families
 
 
 def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
@@ -17,6 +19,7 @@ def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
         InputError: no path leads to a trace that can be read.
     """
     found = discovery or discover(reading.paths)
+    kernels = () if reading.kernels is None else read_families(Path(reading.kernels))
     total_bytes = sum(source.bytes for source in found.sources)
     with reading_progress(total_bytes, sys.stderr, wanted=reading.progress) as report:
-        return summarize_all(found, jobs=reading.jobs, progress=report)
+        return summarize_all(found, jobs=reading.jobs, progress=report, kernels=kernels)

@@ -126,7 +126,8 @@ class Events:
     Attributes:
         names: code of a name to the name.
         threads: code of a CPU thread to its (pid, tid).
-        gpu: kernels, copies and fills: name, work, start_ns, end_ns, device, stream, correlation, external_id.
+        gpu: kernels, copies and fills: name, work, start_ns, end_ns, device, stream, correlation, external_id, and
+            grid, where a number stands for equal grids.
         kernel_records: what Kineto copied from records to kernels: row of `gpu`, and `RECORD_FIELDS`.
         launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation,
             external_id.
@@ -160,6 +161,7 @@ class Collector:
     def __init__(self) -> None:
         self._names = Codes()
         self._threads = Codes()
+        self._grids = Codes()
         self._roles = _Roles()
         self._thread_names: dict[object, str] = {}
         self._process_names: dict[object, str] = {}
@@ -230,7 +232,9 @@ class Collector:
         if None in devices:
             devices = [_number(d if d is not None else e.pid) for d, e in zip(devices, events, strict=True)]
         work = np.fromiter(map(_GPU_WORK.__getitem__, map(_CATEGORY, events)), np.uint8, len(events))
-        columns |= {"work": work, "device": devices, "stream": streams}
+        grids = map(bytes, map(attrgetter("grid"), args))
+        grid = np.fromiter(map(self._grids.__getitem__, grids), np.int32, len(events))
+        columns |= {"work": work, "device": devices, "stream": streams, "grid": grid}
         columns |= {key: list(map(attrgetter(key), args)) for key in ("correlation", "external_id")}
         self._put("gpu", columns)
         self._take_kernel_records(args)
@@ -323,7 +327,7 @@ _SPAN: dict[str, pl.DataType] = {
     "thread": pl.Int32(),
 }
 _IDS: dict[str, pl.DataType] = {"correlation": pl.Int64(), "external_id": pl.Int64()}
-_GPU: dict[str, pl.DataType] = {"work": pl.UInt8(), "device": pl.Int64(), "stream": pl.Int64()}
+_GPU: dict[str, pl.DataType] = {"work": pl.UInt8(), "device": pl.Int64(), "stream": pl.Int64(), "grid": pl.Int32()}
 
 _SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "gpu": {"name": pl.UInt32(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), **_GPU, **_IDS},

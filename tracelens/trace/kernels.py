@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from tracelens.collectives import Primitive
+from tracelens.errors import InputError
 
 P = Primitive
 
@@ -76,6 +80,32 @@ def find_family(name: str, extra: tuple[Family, ...] = ()) -> Family | None:
         if family.pattern.search(name):
             return family
     return None
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pattern: str
+    library: str
+    primitive: Primitive | None = None
+
+
+class _KernelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kernel: list[_Entry]
+
+
+def read_families(path: Path) -> tuple[Family, ...]:
+    """Communication kernels that a user knows: a TOML file of `[[kernel]]` with pattern, library and primitive.
+
+    Raises:
+        InputError: the file can't be read, has other keys, or a pattern is no regular expression.
+    """
+    hint = 'write [[kernel]] with pattern = "...", library = "..." and, where it is sure, primitive = "all_reduce"'
+    try:
+        entries = msgspec.toml.decode(path.read_bytes(), type=_KernelFile).kernel
+        return tuple(_family(entry.library, entry.pattern, entry.primitive) for entry in entries)
+    except OSError as error:
+        raise InputError(f"can't read `{path}`: {error.strerror or error}", hint=hint) from error
+    except (msgspec.DecodeError, re.error) as error:
+        raise InputError(f"`{path}` is no table of kernels: {error}", hint=hint) from error
 
 
 _GEMM = re.compile(

@@ -29,6 +29,8 @@ class Args(msgspec.Struct, gc=False):
     external_id: int | None = _named("External id")
     device: int | None = None
     stream: int | str | None = None
+    grid: msgspec.Raw = NO_TEXT
+    """Blocks of a kernel, as text: with the name it tells one matrix product from another."""
     name: str | None = None
     """Of metadata events: the name of a process or thread."""
     collective: str | None = _named("Collective name")

@@ -36,8 +36,8 @@ def find_steps(events: Events) -> list[StepSpan]:
 
 # What training loops and engines write around an iteration when they do not step the profiler.
 _STEP_WORDS = re.compile(
-    r"^(?:## )?(?:train(?:ing)?[_ ]?)?(?:step|iteration|iter)\b|train[_ ](?:step|iteration|batch)|^actor_update|^mini_batch"
-    r"|^execute_(?:context|model)|^forward_backward|^micro_batch",
+    r"^(?:## )?(?:train(?:ing)?[_ ]?)?(?:step|iteration|iter)\b|train[_ ](?:step|iteration|batch)"
+    r"|^actor_update|^mini_batch|^execute_(?:context|model)|^forward_backward|^micro_batch",
     re.IGNORECASE,
 )
 

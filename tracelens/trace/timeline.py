@@ -9,7 +9,7 @@ import polars as pl
 
 from tracelens import intervals
 from tracelens.intervals import Intervals
-from tracelens.summary import BUDGET, COMPUTE, SEGMENTS, StepSpan
+from tracelens.summary import BUDGET, COMPUTE, MATMULS, SEGMENTS, StepSpan
 from tracelens.trace.columns import GpuWork
 
 
@@ -111,3 +111,36 @@ def compute_between_calls(compute: pl.DataFrame, calls: pl.DataFrame) -> pl.Data
         )
         .select(*COMPUTE)
     )
+
+
+_UNDER = 0.9
+
+
+def time_matmuls(compute: pl.DataFrame, comm: Intervals, names: Sequence[str]) -> pl.DataFrame:
+    """How long matrix products run without communication beside them, and how long under it.
+
+    Args:
+        compute: compute kernels with `name` (a code), `grid`, `start_ns`, `end_ns`, `is_matmul`.
+        comm: the time in which communication runs.
+        names: code to name.
+
+    Returns:
+        `MATMULS`.
+    """
+    products = compute.filter(pl.col("is_matmul") & (pl.col("end_ns") > pl.col("start_ns")))
+    beside = intervals.covered(comm, products["start_ns"].to_numpy(), products["end_ns"].to_numpy())
+    length = pl.col("end_ns") - pl.col("start_ns")
+    alone, under = pl.col("beside") == 0, pl.col("beside") >= _UNDER * length
+    timed = (
+        products.with_columns(beside=pl.Series(beside, dtype=pl.Int64))
+        .group_by("name", "grid", maintain_order=True)
+        .agg(
+            alone=alone.sum(),
+            alone_ns=length.filter(alone).median(),
+            under=under.sum(),
+            under_ns=length.filter(under).median(),
+            partly=(~alone & ~under).sum(),
+        )
+    )
+    named = timed.with_columns(name=pl.Series([names[code] for code in timed["name"]], dtype=pl.String))
+    return named.select([pl.col(column).cast(dtype) for column, dtype in MATMULS.items()])
