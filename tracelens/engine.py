@@ -63,7 +63,9 @@ def summarize_all(
     return Summaries(ranks=ranks, skipped=discovery.skipped + skipped)
 
 
-def _run(sources: tuple[Source, ...], jobs: int, progress: FileProgress | None) -> Iterator[RankSummary | InputError]:
+def _run(
+    sources: tuple[Source, ...], jobs: int, progress: FileProgress | None, kernels: tuple[Family, ...]
+) -> Iterator[RankSummary | InputError]:
     if jobs > 1 and len(sources) > 1 and sum(source.bytes for source in sources) > POOL_WORTH_BYTES:
         yield from _run_pool(sources, jobs, progress, kernels)
         return

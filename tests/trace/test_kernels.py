@@ -34,11 +34,11 @@ COMMUNICATION = [
     ("void deep_ep::internode::notify_dispatch<false, 8>(int const*)", "DeepEP", None),
     ("void dpsk::ep::internode::cached_notify<false>(int)", "DeepEP", None),
     ("void dpsk::ep::internode::dispatch<false, 8, true>(int4*)", "DeepEP", P.all_to_all),
-    ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "vLLM / SGLang / aiter all-reduce", P.all_reduce),
-    ("void sglang::cross_device_reduce_2stage<half, 4>(RankData*)", "vLLM / SGLang / aiter all-reduce", P.all_reduce),
-    ("void aiter::allreduce_fusion_kernel<__hip_bfloat16>()", "vLLM / SGLang / aiter all-reduce", P.all_reduce),
+    ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all-reduce", P.all_reduce),
+    ("void sglang::cross_device_reduce_2stage<half, 4>(RankData*)", "all-reduce", P.all_reduce),
+    ("void aiter::allreduce_fusion_kernel<__hip_bfloat16>()", "all-reduce", P.all_reduce),
     ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", "PyTorch symmetric memory", P.all_reduce),
-    ("void two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>", "FlashInfer / TensorRT-LLM all-reduce", P.all_reduce),
+    ("void two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>", "all-reduce", P.all_reduce),
     ("_on_device_all_to_all_v_kernel", "Triton expert all-to-all", P.all_to_all),
     ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<8>", "Transformer Engine userbuffers", P.reduce_scatter),
     ("kuserbuffers_pushrecv(int, int, int*)", "Transformer Engine userbuffers", None),
@@ -66,8 +66,7 @@ def test_communication_is_told_by_name(name: str, library: str, primitive: Primi
     family = find_family(name)
     assert family is not None
     assert family.primitive == primitive
-    if not library.startswith(("vLLM", "FlashInfer")):
-        assert family.library == library
+    assert library in family.library
 
 
 @pytest.mark.parametrize("name", COMPUTE)
