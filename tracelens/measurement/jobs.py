@@ -33,7 +33,9 @@ def choose_job(summaries: Iterable[RankSummary]) -> Job:
     chosen = max(runs, key=lambda run: (len({s.rank for s in run}), max(s.head.start_ns or 0 for s in run)))
     others = [s for run in runs if run is not chosen for s in run]
     left = [Skipped(path=s.head.path, why=_why(s.head, chosen[0].head)) for s in others]
-    problems = _tell(runs, chosen) if others else []
+    problems = [_warn("rank-twice", f"{file.why} ({file.path} is left out)") for file in repeated]
+    if others:
+        problems.append(_warn("several-jobs", _describe(runs, chosen)))
     return Job(tuple(chosen), (*repeated, *left), tuple(problems))
 
 
@@ -50,7 +52,8 @@ def _without_repetitions(summaries: Sequence[RankSummary]) -> tuple[list[RankSum
         head = summary.head
         key = (head.rank, head.world_size, head.events, head.start_ns, head.end_ns, head.steps, head.comm_ns)
         if key in first:
-            repeated.append(Skipped(path=head.path, why=f"the same recording as {first[key]}"))
+            rank = "a rank" if head.rank is None else f"rank {head.rank}"
+            repeated.append(Skipped(path=head.path, why=f"{rank} twice: the same recording as {first[key]}"))
         else:
             first[key] = head.path
             kept.append(summary)
@@ -106,9 +109,10 @@ def _world(head: SummaryHead) -> str:
     return "unknown size" if head.world_size is None else f"{head.world_size} ranks"
 
 
-def _tell(runs: Sequence[Sequence[RankSummary]], chosen: Sequence[RankSummary]) -> list[Problem]:
-    message = (
-        f"the files are of {len(runs)} jobs or runs; the one with the most ranks is shown "
-        f"({len(chosen)} of {sum(map(len, runs))} files)"
-    )
-    return [Problem(code="several-jobs", severity=Severity.warning, message=message)]
+def _describe(runs: Sequence[Sequence[RankSummary]], chosen: Sequence[RankSummary]) -> str:
+    shown = f"{len(chosen)} of {sum(map(len, runs))} files"
+    return f"the files are of {len(runs)} jobs or runs; the one with the most ranks is shown ({shown})"
+
+
+def _warn(code: str, message: str) -> Problem:
+    return Problem(code=code, severity=Severity.warning, message=message)

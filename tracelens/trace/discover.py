@@ -28,7 +28,8 @@ _RANK_NAMES = (
     re.compile(r"global_?rank[-_=\[]*(\d+)", re.IGNORECASE),
     re.compile(r"(?<![a-z])rank[-_=\[]*(\d+)", re.IGNORECASE),
     re.compile(r"(?<![a-z])worker[-_=\[]*(\d+)", re.IGNORECASE),
-    re.compile(r"(?<!step)(?<!iter)(?<!iteration)(?<!epoch)_(\d{1,5})\.json", re.IGNORECASE),
+    re.compile(r"^profile_(\d+)\.json", re.IGNORECASE),
+    re.compile(r"(?:node|host)[^/]*_(\d{1,4})\.json", re.IGNORECASE),
 )
 
 
