@@ -235,7 +235,9 @@ class Dilation(msgspec.Struct, frozen=True, kw_only=True):
     kernels_under: int
     """Products that communication overlaps by nine tenths or more; those in between count on neither side."""
     ratio: float | None
-    """Time under communication over time alone, of the same kernels with the same grids."""
+    """Time under communication over time alone, of the same products."""
+    same_sizes: bool
+    """Whether operators told the sizes of all of them; if not, kernel and grid stand for the product."""
     cost_ns: int | None
     """What the products under communication took longer than alone, all ranks together."""
     hidden_ns: int

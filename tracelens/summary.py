@@ -110,6 +110,20 @@ BUDGET: dict[str, pl.DataType] = {
 SHAPES: dict[str, pl.DataType] = {"operator": pl.String(), "input_dims": pl.String(), "count": pl.UInt32()}
 """Matrix products by shape, as the CPU operators tell them (needs `record_shapes`)."""
 
+MATMULS: dict[str, pl.DataType] = {
+    "name": pl.String(),
+    "input_dims": pl.String(),
+    "grid": pl.Int32(),
+    "alone": pl.UInt32(),
+    "alone_ns": pl.Float64(),
+    "under": pl.UInt32(),
+    "under_ns": pl.Float64(),
+    "partly": pl.UInt32(),
+}
+"""Matrix products by kernel, sizes (where the operators tell them) and grid (a number that stands for equal grids of
+this trace): how many ran without any communication beside them and how many under it (nine tenths of their time or
+more), each with the median time."""
+
 FRAMES: dict[str, dict[str, pl.DataType]] = {
     "calls": CALLS,
     "kernels": KERNELS,
@@ -118,6 +132,7 @@ FRAMES: dict[str, dict[str, pl.DataType]] = {
     "compute": COMPUTE,
     "budget": BUDGET,
     "shapes": SHAPES,
+    "matmuls": MATMULS,
 }
 
 
@@ -178,7 +193,7 @@ class SummaryHead(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """One rank's recording window: a head and seven frames, whose columns are declared above."""
+    """One rank's recording window: a head and eight frames, whose columns are declared above."""
 
     head: SummaryHead
     calls: pl.DataFrame
@@ -188,6 +203,7 @@ class RankSummary:
     compute: pl.DataFrame
     budget: pl.DataFrame
     shapes: pl.DataFrame
+    matmuls: pl.DataFrame
 
     @property
     def rank(self) -> int | None:

@@ -144,7 +144,7 @@ def _summarize(
     microbatches, virtual = count_microbatches(order, steps) if complete else (None, None)
     ideal = None if not microbatches or not virtual else (len(order) - 1) / (virtual * microbatches)
     work = [stage.work_ns for stage in stages]
-    bubble = sum(stage.bubble_ns for stage in stages)
+    total, bubble = sum(work), sum(stage.bubble_ns for stage in stages)
     told = clocks and complete
     return PipelineRun(
         group=place.group,
@@ -158,9 +158,9 @@ def _summarize(
         schedule=name_schedule([stage.order for stage in stages], microbatches, virtual),
         span_ns=span,
         bubble_fraction=bubble / len(stages) / span if told and span else None,
-        bubble_over_work=bubble / sum(work) if told and sum(work) else None,
+        bubble_over_work=bubble / total if told and total else None,
         ideal_bubble_over_work=ideal,
-        imbalance=max(work) / fmean(work) if sum(work) else None,
+        imbalance=max(work) / fmean(work) if total else None,
         clocks=clocks,
     )
 

@@ -110,7 +110,7 @@ class _Summarizer:
             compute=timeline.compute_between_calls(compute, calls),
             budget=timeline.budget_steps(steps, gpu),
             shapes=_shapes(events),
-            matmuls=timeline.time_matmuls(compute, comm_time, events.names),
+            matmuls=timeline.time_matmuls(compute, comm_time, events),
         )
 
     def _find_calls(self, gpu: pl.DataFrame) -> tuple[pl.DataFrame, int]:

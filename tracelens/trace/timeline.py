@@ -10,7 +10,7 @@ import polars as pl
 from tracelens import intervals
 from tracelens.intervals import Intervals
 from tracelens.summary import BUDGET, COMPUTE, MATMULS, SEGMENTS, StepSpan
-from tracelens.trace.columns import GpuWork
+from tracelens.trace.columns import Events, GpuWork
 
 
 def union_of(gpu: pl.DataFrame) -> Intervals:
@@ -116,24 +116,27 @@ def compute_between_calls(compute: pl.DataFrame, calls: pl.DataFrame) -> pl.Data
 _UNDER = 0.9
 
 
-def time_matmuls(compute: pl.DataFrame, comm: Intervals, names: Sequence[str]) -> pl.DataFrame:
+def time_matmuls(compute: pl.DataFrame, comm: Intervals, events: Events) -> pl.DataFrame:
     """How long matrix products run without communication beside them, and how long under it.
 
     Args:
-        compute: compute kernels with `name` (a code), `grid`, `start_ns`, `end_ns`, `is_matmul`.
+        compute: compute kernels with `name` (a code), `grid`, `external_id`, `start_ns`, `end_ns`, `is_matmul`.
         comm: the time in which communication runs.
-        names: code to name.
+        events: the names, and the operators, whose sizes tell products with equal grids apart.
 
     Returns:
         `MATMULS`.
     """
     products = compute.filter(pl.col("is_matmul") & (pl.col("end_ns") > pl.col("start_ns")))
     beside = intervals.covered(comm, products["start_ns"].to_numpy(), products["end_ns"].to_numpy())
+    sizes = events.operators.drop_nulls("external_id").unique("external_id", keep="last", maintain_order=True)
+    sizes = sizes.select("external_id", "input_dims")
     length = pl.col("end_ns") - pl.col("start_ns")
     alone, under = pl.col("beside") == 0, pl.col("beside") >= _UNDER * length
     timed = (
         products.with_columns(beside=pl.Series(beside, dtype=pl.Int64))
-        .group_by("name", "grid", maintain_order=True)
+        .join(sizes, on="external_id", how="left", maintain_order="left")
+        .group_by("name", "grid", "input_dims", maintain_order=True)
         .agg(
             alone=alone.sum(),
             alone_ns=length.filter(alone).median(),
@@ -142,5 +145,5 @@ def time_matmuls(compute: pl.DataFrame, comm: Intervals, names: Sequence[str]) -
             partly=(~alone & ~under).sum(),
         )
     )
-    named = timed.with_columns(name=pl.Series([names[code] for code in timed["name"]], dtype=pl.String))
+    named = timed.with_columns(name=pl.Series([events.names[code] for code in timed["name"]], dtype=pl.String))
     return named.select([pl.col(column).cast(dtype) for column, dtype in MATMULS.items()])

@@ -1,0 +1,47 @@
+"""How much longer matrix products run while a collective takes bandwidth and multiprocessors beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from tracelens.many_ranks import Dilation
+from tracelens.summary import RankSummary
+
+
+def measure_dilation(ranks: Sequence[RankSummary]) -> Dilation | None:
+    """Compare the same matrix products under communication and alone, within each rank.
+
+    Products are the same when kernel, grid and sizes are. Where no operator tells sizes (`record_shapes`) the depth of
+    a product stays open, and a kernel that serves several depths compares unlike ones: `same_sizes` says so. Only
+    products that ran both ways count.
+
+    Returns:
+        None where no product ran both ways.
+    """
+    frames = [summary.matmuls.with_columns(at=pl.lit(n)) for n, summary in enumerate(ranks)]
+    rows = pl.concat(frames).filter((pl.col("alone") > 0) & (pl.col("under") > 0)) if frames else pl.DataFrame()
+    if rows.is_empty():
+        return None
+    sized = rows.drop_nulls("input_dims")
+    rows = rows if sized.is_empty() else sized
+    rows = rows.with_columns(
+        expected=pl.col("under") * pl.col("alone_ns"), measured=pl.col("under") * pl.col("under_ns")
+    ).with_columns(cost=pl.col("measured") - pl.col("expected"))
+    seen = [ranks[n] for n in rows["at"].unique().sort()]
+    measured, expected = float(rows["measured"].sum()), float(rows["expected"].sum())
+    cost = round(measured - expected)
+    hidden = sum(summary.head.overlap_ns for summary in seen)
+    dearest = rows.group_by("name").agg(pl.col("cost").sum()).sort("cost", "name", descending=[True, False])
+    return Dilation(
+        ranks=tuple(sorted({summary.rank for summary in seen if summary.rank is not None})),
+        kernels_alone=int(rows["alone"].sum()),
+        kernels_under=int(rows["under"].sum()),
+        ratio=measured / expected,
+        cost_ns=cost,
+        hidden_ns=hidden,
+        net_gain_ns=hidden - cost,
+        same_sizes=not sized.is_empty(),
+        worst=dearest["name"][0] if dearest["cost"][0] > 0 else None,
+    )
