@@ -22,6 +22,19 @@ def format_bytes(count: float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{_three_digits(value)} {unit}"
 
 
+def format_bytes_two_decimals(count: float) -> str:
+    """Bytes in binary units with two decimals, changing unit at 1024: `110.25 GiB`, `0.00 B`.
+
+    For tables whose numbers are held against published ones digit by digit.
+    """
+    value = float(count)
+    for unit in _BINARY:
+        if abs(value) < 1024 or unit == _BINARY[-1]:
+            break
+        value /= 1024
+    return f"{value:.2f} {unit}"
+
+
 def format_time(ns: float | None) -> str:
     """Nanoseconds in the largest unit that gives a number of at least one: `1.25 ms`; `?` when unknown."""
     if ns is None:

@@ -23,6 +23,7 @@ EXIT_INTERRUPTED = 130
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("tracelens.cli.analyze", "Read traces and report what was communicated."),
     "summarize": ("tracelens.cli.summarize", "Turn traces into small summary files."),
+    "predict": ("tracelens.cli.predict", "Say what a model under a layout must send; no trace."),
     "schema": ("tracelens.cli.schema", "Print the JSON Schema of the JSON document."),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -298,3 +299,15 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def deepspeed(self) -> DeepSpeedOptions:
         """The options of DeepSpeed."""
         return self.options if isinstance(self.options, DeepSpeedOptions) else DeepSpeedOptions()
+
+    def own_options(self) -> Options | None:
+        """The options of the layout's framework, its defaults where none are given; None where it has none."""
+        kinds: dict[Framework, Callable[[], Options]] = {
+            Framework.megatron: self.megatron,
+            Framework.torchtitan: self.native,
+            Framework.pytorch: self.native,
+            Framework.ddp: self.ddp,
+            Framework.fsdp1: self.fsdp1,
+            Framework.deepspeed: self.deepspeed,
+        }
+        return kinds[self.framework]() if self.framework in kinds else None

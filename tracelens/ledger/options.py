@@ -26,7 +26,11 @@ class Dispatcher(StrEnum):
     """All-to-all of `[experts, capacity, hidden]`, padded to the capacity (GShard, DeepSpeed)."""
 
 
-class NativeOptions(msgspec.Struct, frozen=True, kw_only=True):
+class Choices(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of the options; `kind` says whose they are."""
+
+
+class NativeOptions(Choices, frozen=True, kw_only=True, tag="native"):
     """PyTorch's own parallelism; the defaults are torchtitan's, `PLAIN` is a script without a trainer."""
 
     units: Units = Units.titan
@@ -71,7 +75,7 @@ PLAIN = NativeOptions(
 )
 
 
-class DDPOptions(msgspec.Struct, frozen=True, kw_only=True):
+class DDPOptions(Choices, frozen=True, kw_only=True, tag="ddp"):
     """torch.nn.parallel.DistributedDataParallel."""
 
     bucket_mib: float = 25
@@ -84,7 +88,7 @@ class DDPOptions(msgspec.Struct, frozen=True, kw_only=True):
     loss_average: bool = False
 
 
-class FSDP1Options(msgspec.Struct, frozen=True, kw_only=True):
+class FSDP1Options(Choices, frozen=True, kw_only=True, tag="fsdp1"):
     """torch.distributed.fsdp.FullyShardedDataParallel, one unit a block and the root."""
 
     accumulate_without_sync: bool = False
@@ -92,7 +96,7 @@ class FSDP1Options(msgspec.Struct, frozen=True, kw_only=True):
     loss_average: bool = False
 
 
-class MegatronOptions(msgspec.Struct, frozen=True, kw_only=True):
+class MegatronOptions(Choices, frozen=True, kw_only=True, tag="megatron"):
     """Megatron-Core; the defaults are those of `arguments.py`."""
 
     overlap_grad_reduce: bool = False
@@ -118,7 +122,7 @@ class MegatronOptions(msgspec.Struct, frozen=True, kw_only=True):
     per_token_loss: bool = False
 
 
-class DeepSpeedOptions(msgspec.Struct, frozen=True, kw_only=True):
+class DeepSpeedOptions(Choices, frozen=True, kw_only=True, tag="deepspeed"):
     """DeepSpeed ZeRO; the defaults are those of `runtime/zero/config.py`."""
 
     reduce_bucket_elements: int = 500_000_000

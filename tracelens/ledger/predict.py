@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable
 
 from tracelens.errors import UsageError
 from tracelens.ledger.bindings import bind_layout, bind_stage
+from tracelens.ledger.cluster import Cluster, load_cluster
 from tracelens.ledger.expressions import Bindings
 from tracelens.ledger.layout import Framework, Layout
 from tracelens.ledger.memory import activation_bytes_per_layer, stage_memory, textbook_state
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.parameters import count_parameters
-from tracelens.ledger.results import Activations, Ledger, LedgerRow, StageMemory
+from tracelens.ledger.results import Activations, Ledger, LedgerRow, StageMemory, TimeEstimate
 from tracelens.ledger.rules import ddp, deepspeed, fsdp1, megatron, serving, textbook, torchtitan
 from tracelens.ledger.schedules import bubble_fraction
 from tracelens.ledger.stages import StagePlan, plan_stages
 from tracelens.ledger.terms import Term, bind_term
+from tracelens.ledger.timing import estimate_time
 from tracelens.ledger.validation import check_layout
 
 Rules = Callable[[ModelSpec, Layout, StagePlan], Iterable[Term]]
@@ -31,13 +33,16 @@ RULES: dict[Framework, Rules] = {
 }
 
 
-def predict(model: ModelSpec, layout: Layout, *, stage: int | None = None) -> Ledger:
+def predict(
+    model: ModelSpec, layout: Layout, *, stage: int | None = None, cluster: Cluster | str | None = None
+) -> Ledger:
     """What every rank of a job sends, holds and waits for in one step.
 
     Args:
         model: sizes of the model.
         layout: how it is cut, and by which framework.
         stage: one pipeline rank; None is all of them.
+        cluster: estimate time on it: a preset's name, the path of a TOML file, or a `Cluster`; None estimates none.
 
     Raises:
         ModelError: for a layout that the model or the framework can't have.
@@ -45,6 +50,8 @@ def predict(model: ModelSpec, layout: Layout, *, stage: int | None = None) -> Le
     """
     check_layout(model, layout)
     if layout.framework is Framework.textbook:
+        if cluster is not None:
+            raise UsageError("the textbook has no time", hint="choose the framework that runs the job")
         return _predict_textbook(model, layout)
     plans = plan_stages(model, layout)
     if stage is not None and not 0 <= stage < len(plans):
@@ -64,7 +71,20 @@ def predict(model: ModelSpec, layout: Layout, *, stage: int | None = None) -> Le
         stages=memory,
         bubble_fraction=bubble_fraction(layout.kind_of_schedule, layout.pp, layout.num_microbatches, layout.vp),
         busiest_stage=_busiest(rows),
+        time=None if cluster is None else _time(model, layout, cluster, chosen, rows),
     )
+
+
+def _time(
+    model: ModelSpec,
+    layout: Layout,
+    cluster: Cluster | str,
+    plans: list[StagePlan],
+    rows: list[LedgerRow],
+) -> TimeEstimate:
+    machines = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    stages = [(plan, tuple(row for row in rows if row.stage == plan.rank)) for plan in plans]
+    return estimate_time(model, layout, machines, stages)
 
 
 def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> list[Term]:

@@ -70,8 +70,9 @@ def _behind_gemm(term: Term) -> Term:
 
 def _pairs(model: ModelSpec) -> Expr:
     """Column-row pairs on a pipeline rank: attention, and every feed-forward layer that tp cuts."""
-    shared = y.L_e if model.moe is not None and model.moe.shared_ffn else Number(0)
-    return y.L_s + y.L_d + shared
+    if model.moe is None:
+        return 2 * y.L_s
+    return y.L_s + y.L_d + (y.L_e if model.moe.shared_ffn else Number(0))
 
 
 def _blocks(model: ModelSpec, layout: Layout) -> Iterator[Term]:

@@ -1,0 +1,160 @@
+"""`tracelens predict` end to end, in one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracelens.cli.main import main
+
+TEXTBOOK = ["--framework", "textbook", "--zero", "1", "--tp", "8", "--pp", "16", "--dp", "128"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["predict", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, err = run(capsys, *arguments, "--format", "json")
+    assert (code, err) == (0, "")
+    parsed: dict[str, Any] = json.loads(out)
+    return parsed
+
+
+def test_the_textbook_prints_the_article_s_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--model", "llama3-405b", *TEXTBOOK, "--microbatches", "16")
+
+    assert code == 0
+    assert "-> 16384 GPUs" in out
+    assert "params 5.91 GiB  grads 5.91 GiB  optim 283.49 MiB  total 12.09 GiB" in out
+    assert "total per GPU and step: 233.22 GiB  (nvlink 220.50 GiB, ib 12.72 GiB)" in out
+
+
+def test_json_has_the_keys_that_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = document(capsys, "--model", "llama3-8b", "--framework", "torchtitan", "--dp", "8")
+
+    keys = {"schema_version", "model", "layout", "rows", "state", "activations", "bubble_fraction", "time"}
+    row_keys = {"term", "axis", "mesh", "primitive", "dtype", "phase", "stage", "calls", "elements"}
+    row_keys |= {"payload_bytes", "wire_bytes", "link", "overlap", "formula", "source"}
+    assert keys <= ledger.keys()
+    assert row_keys <= ledger["rows"][0].keys()
+    assert ledger["state"].keys() == {"params_bytes", "grads_bytes", "optim_bytes"}
+    assert (ledger["schema_version"], ledger["time"]) == (1, None)
+
+
+def test_one_stage_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = document(capsys, "--model", "llama3-8b", "--pp", "4", "--microbatches", "8", "--stage", "2")
+
+    assert {row["stage"] for row in ledger["rows"]} == {2}
+
+
+def test_all_stages_are_told_and_the_busiest_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--model", "llama3-405b", "--tp", "8", "--pp", "16", "--microbatches", "16")
+
+    assert code == 0
+    assert "stage 1 (the one that sends most)" in out
+    assert out.count("\n15 ") == 1
+
+
+def test_a_term_is_explained_with_its_numbers_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", "llama3-405b", *TEXTBOOK, "--microbatches", "16"]
+
+    code, out, _ = run(capsys, *arguments, "--explain", "pp.activations")
+
+    assert code == 0
+    assert "2·m·v" in out
+    assert "= 2·16·1" in out
+    assert "32 · 16,777,216 · 2 B = 1,073,741,824 B" in out
+    assert "article, place()" in out
+    assert "micro-batches per step and replica" in out
+
+
+def test_a_term_that_is_none_is_answered_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--model", "llama3-8b", "--dp", "8", "--explain", "cp")
+
+    assert (code, out) == (2, "")
+    assert "no term `cp`" in err
+    assert "dp.bucket0.reduce_scatter" in err
+
+
+def test_an_impossible_layout_ends_with_code_2_and_names_the_factors(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--model", "llama3-70b", "--tp", "3")
+
+    assert (code, out) == (2, "")
+    assert "heads 64 is no multiple of tp 3" in err
+
+
+def test_a_world_that_does_not_fit_names_every_degree(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--model", "llama3-8b", "--tp", "2", "--dp", "8", "--world-size", "32")
+
+    assert code == 2
+    assert "tp 2 · pp 1 · cp 1 · dp 8 = 16, and the world size is 32" in err
+
+
+def test_an_option_of_the_framework_changes_its_terms(capsys: pytest.CaptureFixture[str]) -> None:
+    def overlap(*more: str) -> set[str]:
+        ledger = document(capsys, "--model", "llama3-8b", "--dp", "8", *more)
+        return {row["overlap"] for row in ledger["rows"] if row["primitive"] == "reduce_scatter"}
+
+    assert overlap() == {"no"}
+    assert overlap("--option", "overlap_grad_reduce=true") == {"yes"}
+
+
+def test_an_option_that_the_framework_has_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--model", "llama3-8b", "--option", "loss_chunks=2")
+
+    assert code == 2
+    assert "megatron has no option `loss_chunks`" in err
+
+
+def test_resharding_can_be_off_or_to_a_group_but_not_both(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--model", "llama3-8b", "--no-reshard", "--reshard", "8")
+
+    assert code == 2
+    assert "contradict" in err
+
+
+def test_markdown_goes_to_a_file_by_its_suffix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "ledger.md"
+
+    code, out, err = run(capsys, "--model", "llama3-8b", "--dp", "8", "-o", str(file))
+
+    assert (code, out) == (0, "")
+    assert f"Wrote {file}" in err
+    assert "| axis | primitive |" in file.read_text()
+    assert "| --- |" in file.read_text()
+
+
+def test_an_existing_file_is_kept_unless_forced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "ledger.json"
+    file.write_text("mine")
+
+    code, _, err = run(capsys, "--model", "llama3-8b", "-o", str(file))
+    assert (code, file.read_text()) == (2, "mine")
+    assert "--force" in err
+
+    code, _, _ = run(capsys, "--model", "llama3-8b", "-o", str(file), "--force")
+    assert code == 0
+    assert json.loads(file.read_text())["model"]["name"] == "llama3-8b"
+
+
+def test_time_is_estimated_only_for_a_cluster_and_says_what_it_assumes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "--model", "llama3-8b", "--dp", "8", "--cluster", "h100")
+
+    assert code == 0
+    assert "assumed: matrix products at" in out
+    assert "MFU" in out
+
+
+def test_an_unknown_cluster_is_answered_with_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--model", "llama3-8b", "--cluster", "tpu")
+
+    assert code == 2
+    assert "a100, b200, h100, h200" in err

@@ -1,0 +1,199 @@
+"""The ledger as text for people and as markdown for documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tracelens.ledger.explain import Explanation
+from tracelens.ledger.layout import Framework, Layout
+from tracelens.ledger.results import Ledger, LedgerRow, Link, StageMemory, TimeEstimate
+from tracelens.ledger.symbols import MEANINGS
+from tracelens.units import format_bytes_two_decimals as size
+from tracelens.units import format_percent, format_time
+
+Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
+ROW_HEADINGS = ("axis", "primitive", "dtype", "phase", "calls", "payload", "wire", "link", "overlap", "term")
+STAGE_HEADINGS = ("stage", "layers", "params", "state", "activations", "in flight", "nvlink", "ib")
+
+
+def render_text(ledger: Ledger, *, stage: int | None = None) -> str:
+    """Aligned columns; the rows of the busiest pipeline rank unless another is asked for."""
+    return "\n".join(_lines(ledger, stage, text_table, heading="{}", note="{}")) + "\n"
+
+
+def render_markdown(ledger: Ledger, *, stage: int | None = None) -> str:
+    """The same as GitHub-flavoured tables."""
+    return "\n".join(_lines(ledger, stage, markdown_table, heading="## {}", note="_{}_")) + "\n"
+
+
+def _lines(ledger: Ledger, stage: int | None, table: Table, *, heading: str, note: str) -> list[str]:
+    shown = ledger.busiest_stage if stage is None else stage
+    rows = ledger.rows_of_stage(shown)
+    lines = [heading.format(describe_layout(ledger)), "", *_memory(ledger, table), ""]
+    title = "traffic per GPU and step"
+    if ledger.layout.pp > 1 and shown is not None:
+        title += f", stage {shown}" + ("" if stage is not None else " (the one that sends most)")
+    lines += [heading.format(title), "", table(ROW_HEADINGS, map(_row_cells, rows)), "", _totals(rows)]
+    if ledger.time is not None:
+        lines += ["", heading.format("time"), "", *_time(ledger.time, table)]
+    if ledger.layout.framework is Framework.textbook:
+        lines += ["", note.format("the article's arithmetic; practice differs, see docs/article.md")]
+    return lines
+
+
+def describe_layout(ledger: Ledger) -> str:
+    """One line: model, framework and every degree."""
+    layout = ledger.layout
+    degrees = " ".join(f"{name}={getattr(layout, name)}" for name in ("tp", "cp", "pp", "dp", "ep"))
+    return (
+        f"{ledger.model.name} on {layout.framework}: {degrees} zero={layout.zero_level} "
+        f"sp={layout.has_sequence_parallel} mb={layout.micro_batch} m={layout.num_microbatches} "
+        f"seq={layout.seq_len or ledger.model.seq_len} -> {layout.world_size} GPUs"
+    )
+
+
+def _memory(ledger: Ledger, table: Table) -> list[str]:
+    state, kept = ledger.state, ledger.activations
+    return [
+        f"state per GPU: params {size(state.params_bytes)}  grads {size(state.grads_bytes)}  "
+        f"optim {size(state.optim_bytes)}  total {size(state.total_bytes)}",
+        f"activations per layer and micro-batch: {size(kept.per_layer_bytes)}   "
+        f"layers/stage {kept.layers:.1f}   tokens/GPU/mb {_tokens(ledger)}",
+        f"pipeline bubble: {ledger.bubble_fraction:.3f} of the step",
+        *(["", table(STAGE_HEADINGS, _stage_rows(ledger))] if len(ledger.stages) > 1 else []),
+    ]
+
+
+def _tokens(ledger: Ledger) -> int:
+    layout = ledger.layout
+    return (layout.seq_len or ledger.model.seq_len) * layout.micro_batch // layout.cp
+
+
+def _stage_rows(ledger: Ledger) -> Iterable[Sequence[str]]:
+    """Pipeline ranks, equal neighbours said once."""
+    previous: list[str] = []
+    first = last = 0
+    for memory in ledger.stages:
+        cells = _stage_cells(ledger, memory)
+        if previous and cells != previous:
+            yield [_span(first, last), *previous]
+        if cells != previous:
+            first = memory.stage
+        previous, last = cells, memory.stage
+    yield [_span(first, last), *previous]
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _stage_cells(ledger: Ledger, memory: StageMemory) -> list[str]:
+    rows = ledger.rows_of_stage(memory.stage)
+    return [
+        str(memory.layers),
+        f"{memory.parameters / 1e6:,.1f} M",
+        size(memory.state.total_bytes),
+        size(memory.activations.total_bytes),
+        f"{memory.activations.microbatches_in_flight:g}",
+        size(_sent(rows, Link.nvlink)),
+        size(_sent(rows, Link.ib)),
+    ]
+
+
+def _row_cells(row: LedgerRow) -> Sequence[str]:
+    return (
+        row.axis,
+        row.primitive,
+        row.dtype,
+        row.phase,
+        f"{row.calls:g}" if isinstance(row.calls, float) else f"{row.calls:,}",
+        size(row.payload_bytes),
+        size(row.wire_bytes),
+        row.link,
+        row.overlap,
+        row.term,
+    )
+
+
+def _sent(rows: Iterable[LedgerRow], link: Link) -> float:
+    return sum(row.wire_bytes for row in rows if row.link is link)
+
+
+def _totals(rows: Sequence[LedgerRow]) -> str:
+    near, far = _sent(rows, Link.nvlink), _sent(rows, Link.ib)
+    return f"total per GPU and step: {size(near + far)}  (nvlink {size(near)}, ib {size(far)})"
+
+
+def _time(estimate: TimeEstimate, table: Table) -> list[str]:
+    rows = [
+        (time.term, format_time(time.link_seconds * 1e9), format_time(time.exposed_seconds * 1e9))
+        for time in sorted(estimate.terms, key=lambda time: -time.exposed_seconds)
+        if time.link_seconds > 0
+    ]
+    parts = {
+        "compute": estimate.compute_seconds,
+        "exposed communication": estimate.exposed_seconds,
+        "bubble": estimate.bubble_seconds,
+        "optimizer": estimate.optimizer_seconds,
+    }
+    return [
+        f"step {estimate.step_seconds:.3f} s on {estimate.cluster}, MFU {format_percent(estimate.mfu)}",
+        ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items()),
+        "",
+        table(("term", "on the link", "exposed"), rows),
+        "",
+        *(f"assumed: {line}" for line in estimate.assumptions),
+    ]
+
+
+def render_explanation(explanations: Iterable[Explanation], layout: Layout) -> str:
+    """Formulas with their numbers, and where they are written down."""
+    return "\n\n".join(_explanation(explanation, layout) for explanation in explanations) + "\n"
+
+
+def _explanation(explanation: Explanation, layout: Layout) -> str:
+    row = explanation.row
+    where = "" if row.stage is None or layout.pp == 1 else f", stage {row.stage}"
+    ranks = " · ".join(f"{count} at stride {stride}" for count, stride in row.mesh) or "one rank"
+    lines = [
+        f"{row.term}{where}: {row.primitive} of {row.dtype} over {row.axis} ({ranks}, {row.link}), {row.phase}",
+        "  calls     " + _steps(explanation.calls_formula, explanation.calls_numbers, f"{row.calls:,}"),
+        "  elements  " + _steps(explanation.elements_formula, explanation.elements_numbers, f"{row.elements:,}"),
+        f"  payload   {row.calls:,} · {row.elements:,} · {explanation.bytes_per_element} B = {row.payload_bytes:,} B",
+        f"  wire      {explanation.wire_factor:.6g} · {row.payload_bytes:,} B = {row.wire_bytes:,} B"
+        f" = {size(row.wire_bytes)}  (group of {explanation.group_size})",
+        f"  overlap   {row.overlap}",
+        f"  source    {row.source}",
+    ]
+    lines += [f"  {name:<9} {value:,}  {MEANINGS.get(name, '')}" for name, value in explanation.unknowns.items()]
+    return "\n".join(lines)
+
+
+def _steps(*forms: str) -> str:
+    """Formula, numbers and result, each on a line of its own, said once where they are the same."""
+    return "\n            = ".join(dict.fromkeys(forms))
+
+
+_NUMERIC = frozenset({"calls", "payload", "wire", "layers", "params", "state", "activations", "in flight"})
+_RIGHT = _NUMERIC | {"nvlink", "ib", "on the link", "exposed"}
+
+
+def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns two blanks apart, numbers to the right."""
+    grid = [list(headings), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in grid) for column in range(len(headings))]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
+            for cell, width, heading in zip(row, widths, headings, strict=True)
+        ).rstrip()
+        for row in grid
+    )
+    return "\n".join(lines)
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A GitHub-flavoured table."""
+    rule = ["--:" if heading in _RIGHT else "---" for heading in headings]
+    lines = [list(headings), rule, *(list(row) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
