@@ -1,0 +1,68 @@
+"""What the documents promise is there: the README's report, the numbers, the commands, the links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from tracelens.cli.main import COMMANDS, cli, main
+from tracelens.report.json import document_schema
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"docs/{p.name}" for p in (CHECKOUT / "docs").glob("*.md")),
+]
+
+
+def _fenced(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_report_of_the_readme_is_what_its_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CHECKOUT)
+    folder = _fenced("sh")[0].split()[-1]
+    assert main(["analyze", folder]) == 0
+    assert _fenced("text") == [capsys.readouterr().out]
+
+
+def test_the_readme_has_exactly_two_commands() -> None:
+    commands = _fenced("sh")
+    assert [command.count("\n") for command in commands] == [1, 1]
+    assert "tracelens analyze fixtures/" in commands[0]
+    assert commands[1].endswith("-m pytest\n")
+
+
+@pytest.mark.parametrize("name", sorted(document_schema()["$defs"]))
+def test_every_key_of_the_json_is_defined(name: str) -> None:
+    text = (CHECKOUT / "docs" / "numbers.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"`([a-z_]+)`", text)) | {"schema_version", "tracelens_version", "run"}
+    keys = set(document_schema()["$defs"][name].get("properties", ()))
+    # findings are no numbers, and this version has none
+    assert name == "Finding" or keys - known == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_documented(name: str) -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "docs").glob("*.md"))
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    options = [option for param in command.params if isinstance(param, click.Option) for option in param.opts]
+    assert f"`tracelens {name}" in pages
+    assert [option for option in options if f"`{option}" not in pages and f" {option}`" not in pages] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_link_leads_somewhere(name: str) -> None:
+    document = CHECKOUT / name
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+    broken = [link for link in links if "://" not in link and not (document.parent / link).exists()]
+    assert broken == []
