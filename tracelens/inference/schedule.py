@@ -1,0 +1,317 @@
+"""The pipeline schedule from the order in which a stage sends activations (F) and gradients (B)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tracelens.collectives import Primitive
+from tracelens.inference.evidence import Case
+from tracelens.inference.job import Job
+from tracelens.inference.observations import Call, RankView
+from tracelens.inference.roles import Role
+from tracelens.results import Phase
+
+P = Primitive
+F, B = Phase.forward, Phase.backward
+V_SHAPED = ("zbv", "dualpipev", "dualpipe")
+_MOST_CHUNKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule with its virtual stages and micro-batches."""
+
+    schedule: str
+    vp: int
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Point-to-point calls of one stage."""
+
+    place: int
+    size: int
+    sends: tuple[tuple[int, Phase, int], ...]
+    """(index of the call, F or B, +1 to the next stage and -1 to the one before; 0 where p is 2)."""
+    receives: tuple[int, ...]
+    split: bool | None
+    """Whether gradients leave before the gradients of weights are computed (zero bubble)."""
+    is_told: bool
+    """F and B are told by the compute before each send, not by its direction."""
+
+    @property
+    def is_first(self) -> bool:
+        """Holds the first stage."""
+        return self.place == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Holds the last stage of a pipeline that goes straight through."""
+        return self.place == self.size - 1
+
+    def count(self, kind: Phase, direction: int | None = None) -> int:
+        """Sends of a kind, in one direction or in both."""
+        return sum(k is kind and direction in (None, d) for _, k, d in self.sends)
+
+    def before_first_backward(self) -> int:
+        """Forwards of this stage before its first backward is sent on."""
+        first = next((index for index, kind, _ in self.sends if kind is B), None)
+        if first is None:  # the first stage sends no gradient: it gets one
+            first = self.receives[0] if self.receives else None
+        forwards = [index for index, kind, _ in self.sends if kind is F]
+        if first is None:
+            return len(forwards)
+        if self.is_last and not forwards:
+            return bisect_left(self.receives, first)
+        ahead = bisect_left(forwards, first)
+        return ahead + 1 if self.is_last else ahead
+
+
+def find_schedule(job: Job, case: Case) -> None:
+    """Decide schedule, virtual stages and micro-batches."""
+    if case.value("pp") == 1:
+        case.decide("schedule", "none", 0.97, "there is no pipeline")
+        case.decide("vp", 1, 0.9, "there is no pipeline")
+        _count_microbatches(job, case)
+        return
+    lanes = [lane for view, uses in zip(job.views, job.uses, strict=True) for lane in _lanes(view, uses)]
+    if not lanes:
+        return
+    if any(_is_v_shaped(lane) for lane in lanes):
+        _decide_v(case, lanes)
+        return
+    left: set[Candidate] | None = None
+    for lane in lanes:
+        own = set(_candidates(lane))
+        left = own if left is None else left & own
+        if own:
+            case.check(holds=True, count=2)
+    _settle(case, lanes, left or set())
+
+
+def _lanes(view: RankView, uses: Sequence[object]) -> Iterator[Lane]:
+    from tracelens.inference.roles import Use
+
+    pipelines = [use for use in uses if isinstance(use, Use) and use.role is Role.pipeline]
+    calls = sorted((c for use in pipelines for c in use.calls), key=lambda c: c.index)
+    groups = [view.groups[use.group] for use in pipelines]
+    ranks = min((g.ranks for g in groups if g.ranks is not None), key=len, default=None)
+    if ranks is None or view.rank not in ranks or not calls:
+        return
+    place, size = ranks.index(view.rank), len(ranks)
+    calls = [c for c in calls if c.elements is None or c.elements > 8]
+    largest = max((c.elements or 0 for c in calls), default=0)
+    calls = [c for c in calls if (c.elements or 0) * 8 >= largest]  # shapes sent ahead are no activations
+    kinds = _kinds_of_sends(view, [c for c in calls if c.primitive is P.send])
+    sends = []
+    for c in (c for c in calls if c.primitive is P.send):
+        direction = _direction(ranks, place, c)
+        kind = kinds.get(c.index) or _kind_by_direction(direction, place)
+        sends.append((c.index, kind, direction))
+    yield Lane(
+        place=place,
+        size=size,
+        sends=tuple(sends),
+        receives=tuple(c.index for c in calls if c.primitive is P.recv),
+        split=_is_split(view, calls, sends),
+        is_told=len(kinds) == len(sends) and bool(kinds),
+    )
+
+
+def _direction(ranks: Sequence[int], place: int, call: Call) -> int:
+    size = len(ranks)
+    if size == 2 or call.peer not in ranks:
+        return 0
+    ahead = (ranks.index(call.peer) - place) % size
+    return 1 if ahead == 1 else -1 if ahead == size - 1 else 0
+
+
+def _kind_by_direction(direction: int, place: int) -> Phase:
+    if direction:
+        return F if direction > 0 else B
+    return F if place == 0 else B
+
+
+def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> dict[int, Phase]:
+    """What each send follows: compute of the thread that sends is forward, of autograd's thread backward."""
+    gaps = sorted((g for g in view.gaps if g.matmul_ns > 0), key=lambda g: (g.after, g.start_ns))
+    if not gaps:
+        gaps = sorted((g for g in view.gaps if g.busy_ns > 0), key=lambda g: (g.after, g.start_ns))
+    places = [g.after for g in gaps]
+    collectives = [c for c in view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
+    spots = [c.index for c in collectives]
+    kinds: dict[int, Phase] = {}
+    for send in sends:
+        here = bisect_left(places, send.index) - 1
+        if here >= 0:
+            kinds[send.index] = F if gaps[here].thread == send.thread else B
+            continue
+        near = bisect_left(spots, send.index) - 1
+        if not gaps and near >= 0 and len(collectives) > len(sends):
+            kinds[send.index] = F if collectives[near].phase is F else B
+    return kinds
+
+
+def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, Phase, int]]) -> bool | None:
+    """Whether a gradient leaves after about half of the products of its backward."""
+    backward = {index for index, kind, _ in sends if kind is B}
+    if not backward or not view.gaps:
+        return None
+    own = next(c.thread for c in calls)
+    late = [g for g in view.gaps if g.thread != own and g.matmul_ns > 0]
+    total = sum(g.matmul_ns for g in late)
+    before, last = 0, -1
+    for call in calls:
+        if call.index in backward:
+            before += sum(g.matmul_ns for g in late if last <= g.after < call.index)
+        last = call.index
+    if not total:
+        return None
+    share = before / total
+    return False if share > 0.85 else True if share < 0.7 else None
+
+
+def _is_v_shaped(lane: Lane) -> bool:
+    """Activations go both ways: each rank holds a stage from either end."""
+    if lane.size == 2:
+        return False
+    back, forth = lane.count(F, -1), lane.count(B, 1)
+    if not lane.is_told:
+        return False
+    if lane.is_first:
+        return lane.count(B, 1) > 0
+    if lane.is_last:
+        return lane.count(F, -1) > 0
+    return back > 0 and forth > 0
+
+
+def _decide_v(case: Case, lanes: Sequence[Lane]) -> None:
+    case.decide("vp", 2, 0.9, "activations travel in both directions: two stages a rank")
+    case.solve("num_microbatches")
+    one_way = {lane.count(F, 1) or lane.count(F, -1) for lane in lanes}
+    from_both_ends = _starts_without_receiving(lanes)
+    told = "activations and gradients are sent to both neighbours"
+    if from_both_ends is None:
+        case.leave("schedule", V_SHAPED, told, would_decide="a trace of the last stage's rank")
+        if len(one_way) == 1:
+            count = one_way.pop()
+            case.leave("num_microbatches", (count, 2 * count), told)
+        return
+    if from_both_ends:
+        case.decide("schedule", "dualpipe", 0.9, f"{told}, and both ends begin with a send")
+        if len(one_way) == 1:
+            case.decide("num_microbatches", 2 * one_way.pop(), 0.9, "activations sent in one direction, twice")
+        return
+    split = {lane.split for lane in lanes} - {None}
+    if split == {True}:
+        case.decide("schedule", "zbv", 0.8, f"{told}; gradients leave before those of weights are computed")
+    else:
+        case.leave("schedule", ("zbv", "dualpipev"), told, would_decide="labels of the pipeline's actions")
+    if len(one_way) == 1:
+        case.decide("num_microbatches", one_way.pop(), 0.92, "activations sent in one direction")
+
+
+def _starts_without_receiving(lanes: Sequence[Lane]) -> bool | None:
+    last = [lane for lane in lanes if lane.is_last]
+    if not last or not last[0].sends:
+        return None
+    lane = last[0]
+    return not lane.receives or lane.sends[0][0] < lane.receives[0]
+
+
+def _candidates(lane: Lane) -> Iterator[Candidate]:
+    """Schedules whose counts and warm-up fit one stage.
+
+    Warm-up forwards before the first backward, stage r of p: 1F1B p-r (Narayanan 2021, 2104.04473); interleaved
+    2(p-r-1)+(v-1)p+1 (Megatron-LM pipeline_parallel/schedules.py, torch pipelining/schedules.py); zero bubble
+    (p-r-1)+(v-1)p+1 (torch ScheduleInterleavedZeroBubble); GPipe and breadth-first all of them.
+    """
+    forwards = lane.count(B) if lane.is_last else lane.count(F)
+    warm, p, r = lane.before_first_backward(), lane.size, lane.place
+    for v in range(1, _MOST_CHUNKS + 1):
+        if forwards == 0 or forwards % v or not _chunks_fit(lane, forwards, v):
+            continue
+        m = forwards // v
+        ramp = (v - 1) * p + 1
+        fits = {
+            "gpipe": v == 1 and warm == forwards,
+            "looped_bfs": v > 1 and warm == forwards,
+            "1f1b": v == 1 and warm == min(m, p - r) and lane.split is not True,
+            "interleaved_1f1b": v > 1 and warm == min(forwards, 2 * (p - r - 1) + ramp) and lane.split is not True,
+            "zero_bubble": warm == min(forwards, p - r - 1 + ramp) and lane.split is not False,
+        }
+        yield from (Candidate(name, v, m) for name, fit in fits.items() if fit)
+
+
+def _chunks_fit(lane: Lane, forwards: int, v: int) -> bool:
+    """First and last stage send one micro-batch less a chunk: of gradients the first, of activations the last."""
+    m = forwards // v
+    if lane.is_first:
+        return lane.count(B) == m * (v - 1)
+    if lane.is_last:
+        return lane.count(F) == m * (v - 1)
+    return lane.count(F) == lane.count(B) if lane.count(B) else True
+
+
+def _settle(case: Case, lanes: Sequence[Lane], left: set[Candidate]) -> None:
+    case.solve("num_microbatches", "vp")
+    counts = ", ".join(
+        f"stage {lane.place} of {lane.size}: {lane.count(F)} activations and {lane.count(B)} gradients sent, "
+        f"{lane.before_first_backward()} forwards first"
+        for lane in lanes[:3]
+    )
+    if not left:
+        case.object_to("schedule", f"no known schedule fits: {counts}")
+        totals = {lane.count(B) if lane.is_last else lane.count(F) for lane in lanes}
+        if len(totals) == 1:
+            total = totals.pop()
+            case.leave("num_microbatches", _divisors(total), f"{total} passes a stage, chunks unknown")
+        return
+    certainty = 0.96 if len(lanes) > 1 else 0.93
+    for name, values in (
+        ("schedule", {c.schedule for c in left}),
+        ("vp", {c.vp for c in left}),
+        ("num_microbatches", {c.microbatches for c in left}),
+    ):
+        if len(values) == 1:
+            case.decide(name, values.pop(), certainty, counts)
+        else:
+            wanted = "a trace of the last stage" if not any(lane.is_last for lane in lanes) else "compute kernels"
+            case.leave(name, sorted(values, key=str), counts, would_decide=wanted)
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _count_microbatches(job: Job, case: Case) -> None:
+    """Without a pipeline: how often forward follows backward, where each micro-batch communicates."""
+    counts: dict[int, int] = {}
+    for view, uses in zip(job.views, job.uses, strict=True):
+        phases = [c.phase for c in view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
+        rounds = sum(now is B and before is not B for before, now in zip([None, *phases], phases, strict=False))
+        if not rounds:
+            continue
+        speaks = any(_speaks_each_round(use) for use in uses)  # type: ignore[arg-type]
+        if rounds > 1 or speaks:
+            counts[rounds] = counts.get(rounds, 0) + 1
+    if len(counts) == 1:
+        rounds = next(iter(counts))
+        case.solve("num_microbatches")
+        why = f"forward and backward alternate {rounds} times in a step"
+        case.decide("num_microbatches", rounds, 0.94, why)
+
+
+def _speaks_each_round(use: object) -> bool:
+    """Whether a use shows every micro-batch: activations always do, parameters when they are gathered each time."""
+    from tracelens.inference.roles import Use
+
+    assert isinstance(use, Use)
+    if use.role in (Role.tensor, Role.context, Role.experts):
+        return any(c.phase is B for c in use.calls)
+    if use.role is Role.weights:
+        return any(c.phase is B and c.primitive is P.all_gather for c in use.calls)
+    return False

@@ -1,0 +1,68 @@
+"""What kind of job it is, before any of its sizes: training, serving, recommendation, a benchmark."""
+
+from __future__ import annotations
+
+from tracelens.collectives import Primitive
+from tracelens.inference.job import Job
+from tracelens.inference.roles import Role
+from tracelens.results import Phase, PrimitiveShare, Workload
+
+P = Primitive
+
+
+def find_workload(job: Job) -> tuple[Workload, str]:
+    """Tell the workload from phases and roles."""
+    if job.has(Role.tables):
+        return "recommendation", "embedding tables are looked up over all-to-all or reduce-scatter"
+    if job.trains:
+        gradients = job.has(Role.weights, Role.updates, Role.grads, Role.shard_grads)
+        return "training", "calls in backward" + (", gradients are reduced" if gradients else "")
+    phases = {c.phase for c in job.calls()}
+    if not phases:
+        return "unknown", "no communication call was recorded"
+    if phases == {None}:
+        layers = max(len(view.calls) for view in job.views)
+        if layers <= 64 and len(job.uses[0]) <= 1:
+            return "benchmark", f"{layers} calls of one kind, no backward, no optimizer"
+        return "inference", "no call lies in backward or in an optimizer"
+    return "inference", "all calls are in forward"
+
+
+_POINTS_AT: dict[Primitive, str] = {
+    P.all_reduce: "DDP, tensor parallelism without sequence parallelism, or the replicas of HSDP",
+    P.all_gather: "sharded parameters (ZeRO, FSDP), sequence parallelism, or gathered keys and values",
+    P.reduce_scatter: "sharded gradients (ZeRO, FSDP) or sequence parallelism",
+    P.all_to_all: "experts, or context parallelism by heads (Ulysses)",
+    P.send: "pipeline stages, or a ring of context parallelism",
+    P.broadcast: "batches handed to tensor-parallel ranks, or buffers of DDP",
+}
+
+
+def share_primitives(job: Job) -> tuple[PrimitiveShare, ...]:
+    """The share of each primitive in the wire bytes, as the article's summary has it."""
+    from tracelens.collectives import DTYPE_BYTES, wire_bytes
+
+    sums: dict[Primitive, float] = {}
+    for view in job.views:
+        for c in view.calls:
+            size = view.groups[c.group].size
+            if c.elements is None or c.dtype not in DTYPE_BYTES or size is None:
+                continue
+            share = wire_bytes(c.primitive, size, c.elements * DTYPE_BYTES[c.dtype])
+            sums[c.primitive] = sums.get(c.primitive, 0.0) + (share or 0.0)
+    total = sum(sums.values())
+    return tuple(
+        PrimitiveShare(
+            primitive=primitive,
+            wire_bytes_pct=round(100 * amount / total, 2) if total else None,
+            busy_pct=None,
+            points_at=_POINTS_AT.get(primitive, "bookkeeping"),
+        )
+        for primitive, amount in sorted(sums.items(), key=lambda item: -item[1])
+        if primitive in _POINTS_AT
+    )
+
+
+def has_phase(job: Job, phase: Phase) -> bool:
+    """Whether any call lies in a phase."""
+    return any(c.phase is phase for c in job.calls())
