@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.golden import assert_golden
 from tracelens.cli.main import COMMANDS, cli, main
 from tracelens.report.json import document_schema
 
@@ -31,7 +32,7 @@ def test_the_report_of_the_readme_is_what_its_command_prints(
     monkeypatch.chdir(CHECKOUT)
     folder = _fenced("sh")[0].split()[-1]
     assert main(["analyze", folder]) == 0
-    assert _fenced("text") == [capsys.readouterr().out]
+    assert_golden(README.replace(_fenced("text")[0], capsys.readouterr().out), CHECKOUT / "README.md")
 
 
 def test_the_readme_has_exactly_two_commands() -> None:

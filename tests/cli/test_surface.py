@@ -16,9 +16,20 @@ READING = {"PATHS", "--jobs", "--no-progress", "--kernels"}
 MEASURING = {"--steps", "--per-rank", "--gpus-per-node"}
 OUTPUT = {"--format", "-o", "--output", "--force"}
 
+LAYOUT = {
+    "--tp", "--pp", "--dp", "--cp", "--ep", "--etp", "--zero", "--hsdp-shard", "--no-reshard", "--reshard",
+    "--no-sequence-parallel", "--cp-kind", "--vp", "--schedule", "--micro-batch", "--microbatches", "--seq-len",
+    "--recompute", "--grad-dtype", "--param-dtype", "--precision", "--optimizer", "--capacity-factor",
+    "--layers-per-stage", "--framework", "--option",
+}  # fmt: skip
+
 SURFACE: dict[str, set[str]] = {
     "analyze": READING | MEASURING | OUTPUT | {"--explain"},
     "summarize": READING | {"-o", "--output", "--force"},
+    "predict": LAYOUT | OUTPUT | {"--model", "--gpus-per-node", "--world-size", "--stage", "--cluster", "--explain"},
+    "toys": OUTPUT | {"EXERCISE", "--trace"},
+    "dry-run": OUTPUT
+    | {"SCRIPT", "ARGUMENTS", "--world-size", "--ranks", "--steps", "--gpus-per-node", "--real-tensors"},
     "schema": set(),
 }
 
