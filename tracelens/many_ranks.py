@@ -234,15 +234,13 @@ class Dilation(msgspec.Struct, frozen=True, kw_only=True):
     kernels_alone: int
     kernels_under: int
     """Products that communication overlaps by nine tenths or more; those in between count on neither side."""
-    ratio: float | None
+    ratio: float
     """Time under communication over time alone, of the same products."""
-    same_sizes: bool
-    """Whether operators told the sizes of all of them; if not, kernel and grid stand for the product."""
-    cost_ns: int | None
+    cost_ns: int
     """What the products under communication took longer than alone, all ranks together."""
     hidden_ns: int
     """Communication that compute covers, all ranks together."""
-    net_gain_ns: int | None
+    net_gain_ns: int
     """hidden - cost."""
     worst: str | None
     """The kernel that pays most."""

@@ -13,19 +13,16 @@ from tracelens.summary import RankSummary
 def measure_dilation(ranks: Sequence[RankSummary]) -> Dilation | None:
     """Compare the same matrix products under communication and alone, within each rank.
 
-    Products are the same when kernel, grid and sizes are. Where no operator tells sizes (`record_shapes`) the depth of
-    a product stays open, and a kernel that serves several depths compares unlike ones: `same_sizes` says so. Only
-    products that ran both ways count.
+    Products are the same when kernel, grid and sizes are. Without sizes (`record_shapes`) the depth of a product stays
+    open and unlike ones would be compared, so those say nothing.
 
     Returns:
-        None where no product ran both ways.
+        None where no product of known sizes ran both ways.
     """
     frames = [summary.matmuls.with_columns(at=pl.lit(n)) for n, summary in enumerate(ranks)]
-    rows = pl.concat(frames).filter((pl.col("alone") > 0) & (pl.col("under") > 0)) if frames else pl.DataFrame()
+    rows = pl.concat(frames).filter((pl.col("alone") > 0) & (pl.col("under") > 0) & pl.col("input_dims").is_not_null())
     if rows.is_empty():
         return None
-    sized = rows.drop_nulls("input_dims")
-    rows = rows if sized.is_empty() else sized
     rows = rows.with_columns(
         expected=pl.col("under") * pl.col("alone_ns"), measured=pl.col("under") * pl.col("under_ns")
     ).with_columns(cost=pl.col("measured") - pl.col("expected"))
@@ -42,6 +39,5 @@ def measure_dilation(ranks: Sequence[RankSummary]) -> Dilation | None:
         cost_ns=cost,
         hidden_ns=hidden,
         net_gain_ns=hidden - cost,
-        same_sizes=not sized.is_empty(),
         worst=dearest["name"][0] if dearest["cost"][0] > 0 else None,
     )

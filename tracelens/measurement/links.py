@@ -9,7 +9,6 @@ import polars as pl
 
 from tracelens.collectives import Primitive, bus_factor
 from tracelens.many_ranks import LinkUse
-from tracelens.measurement.alignment import Alignment
 from tracelens.measurement.skew import P2P
 from tracelens.results import Group
 
@@ -47,7 +46,6 @@ SMALL = "small calls: latency, not bandwidth"
 
 def measure_links(
     timed: pl.DataFrame,
-    alignment: Alignment,
     groups: Sequence[Group],
     devices: Sequence[str],
     gpus_per_node: int | None,
@@ -57,7 +55,6 @@ def measure_links(
 
     Args:
         timed: as `skew.time_calls` gives them.
-        alignment: the calls of all ranks.
         groups: the groups of the job.
         devices: names of the GPUs, which stand for the link inside a node.
         gpus_per_node: ranks that share a node.

@@ -8,7 +8,9 @@ import polars as pl
 
 from tracelens.engine import Summaries
 from tracelens.errors import InputError, Problem, UsageError
+from tracelens.measurement.across import measure_across
 from tracelens.measurement.classes import find_classes
+from tracelens.measurement.dilation import measure_dilation
 from tracelens.measurement.groups import GroupTable
 from tracelens.measurement.jobs import choose_job
 from tracelens.measurement.rows import merge_group_time, merge_traffic
@@ -51,13 +53,21 @@ def measure(
     rows = pl.concat([row for row, _ in measured])
     totals = pl.concat([total for _, total in measured])
     classes = list(range(len(ranks))) if per_rank else find_classes(rows, len(ranks))
+    across = measure_across(ranks, table, chosen, nodes, whole=steps is None)
+    met = (*problems, *job.problems, *assumed, *across.problems)
     return Measurement(
-        run=describe_run(ranks, chosen, nodes, (*skipped, *job.left_out), (*problems, *job.problems, *assumed)),
+        run=describe_run(ranks, chosen, nodes, (*skipped, *job.left_out), met),
         groups=table.groups(nodes),
         traffic=merge_traffic(rows, ranks, classes, chosen),
         group_time=merge_group_time(totals, classes, chosen),
         time=tuple(entry for n, rank in enumerate(ranks) for entry in _step_times(rank, chosen[n])),
         overlap=tuple(_overlap(rank) for rank in ranks),
+        skew=across.skew,
+        clocks=across.clocks,
+        pipeline=across.pipeline,
+        routing=across.routing,
+        dilation=measure_dilation(ranks),
+        links=across.links,
     )
 
 

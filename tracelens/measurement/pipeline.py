@@ -22,6 +22,9 @@ from tracelens.summary import RankSummary
 MOST_PIPELINES = 16
 """Pipelines measured: those of a job are alike, and thousands of drawings help nobody."""
 
+_LEAST_MESSAGES = 2
+"""A message that is sent once makes no pipeline."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -108,6 +111,8 @@ def _run(
 ) -> PipelineRun | None:
     steps = {rank: cut_blocks(ranks[n], n, i) for rank, (n, i) in place.indices.items()}
     if any(not step.of_kind(BACKWARD) and not step.of_kind(FORWARD) for step in steps.values()):
+        return None
+    if all(len(step.messages) < _LEAST_MESSAGES for step in steps.values()):
         return None
     clocks = all(rank in offsets for rank in place.ranks)
     shift = {rank: offsets[rank] if clocks else _begin(steps[rank]) for rank in place.ranks}

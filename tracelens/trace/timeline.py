@@ -129,12 +129,14 @@ def time_matmuls(compute: pl.DataFrame, comm: Intervals, events: Events) -> pl.D
     """
     products = compute.filter(pl.col("is_matmul") & (pl.col("end_ns") > pl.col("start_ns")))
     beside = intervals.covered(comm, products["start_ns"].to_numpy(), products["end_ns"].to_numpy())
+    # until 2.1 a kernel's External id repeats its correlation and means nothing
+    named = pl.col("external_id") != pl.col("correlation")
     sizes = events.operators.drop_nulls("external_id").unique("external_id", keep="last", maintain_order=True)
     sizes = sizes.select("external_id", "input_dims")
     length = pl.col("end_ns") - pl.col("start_ns")
     alone, under = pl.col("beside") == 0, pl.col("beside") >= _UNDER * length
     timed = (
-        products.with_columns(beside=pl.Series(beside, dtype=pl.Int64))
+        products.with_columns(beside=pl.Series(beside, dtype=pl.Int64), external_id=pl.when(named).then("external_id"))
         .join(sizes, on="external_id", how="left", maintain_order="left")
         .group_by("name", "grid", "input_dims", maintain_order=True)
         .agg(
