@@ -76,7 +76,7 @@ def dry_run(
     setup: Callable[[], Any],
     world_size: int,
     ranks: Sequence[int] = (0,),
-    steps: tuple[int, int] = (1, 1),
+    steps: tuple[int, int] = (2, 2),
     fake_tensors: bool = True,
 ) -> DryRun:
     """Run a training step as a few ranks of a job that does not exist, and note what it would send.
@@ -86,8 +86,8 @@ def dry_run(
         setup: builds model and optimizer; runs anew for each rank, inside the fake world.
         world_size: ranks of the pretended job.
         ranks: the ranks to be, one after the other.
-        steps: first and last step that count, from 0. Steps before it only warm up: some frameworks exchange
-            shapes in their first.
+        steps: first and last step that count, from 0. Those before only warm up: pipelines exchange shapes in
+            their first step, and DDP rearranges its buckets in its second.
         fake_tensors: tensors without memory or values; False for code whose traffic depends on values, such
             as a router.
 

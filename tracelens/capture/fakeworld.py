@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -20,6 +21,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tracelens.capture.calls import Call
 from tracelens.collectives import Primitive
 from tracelens.errors import UsageError
+
+_WORLD_NUMBERS = itertools.count(-2, -1)
 
 
 class FakeWorld(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,16 +86,24 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
         "Stream": mock.MagicMock,
         "Event": mock.MagicMock,
     }
+    world_number = next(_WORLD_NUMBERS)
     real_new_group, real_mesh, real_autocast = dist.new_group, DeviceMesh.__init__, torch.autocast.__init__
+    real_object_to_tensor = dist.distributed_c10d._object_to_tensor
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         return real_new_group(ranks, timeout, None, *args, **kwargs)
 
     def mesh(self: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:
         real_mesh(self, "cpu", *args, **kwargs)
+        # DTensor caches by mesh: a mesh of an earlier world, equal but for its dead groups, must not be found
+        self._thread_id = world_number
 
     def autocast(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
         real_autocast(self, _cpu_device(device_type), *args, **kwargs)
+
+    def object_to_tensor(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return real_object_to_tensor(*args, **kwargs)
 
     return [
         *((torch.cuda, name, value) for name, value in cuda.items()),
@@ -101,9 +112,18 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
         (dist, "init_process_group", _checked_init(world.world_size)),
         (dist, "destroy_process_group", nothing),
         (dist, "new_group", new_group),
+        (dist, "recv_object_list", _no_object),
+        (dist.distributed_c10d, "_object_to_tensor", object_to_tensor),
         (DeviceMesh, "__init__", mesh),
         (torch.autocast, "__init__", autocast),
     ]
+
+
+def _no_object(*args: Any, **kwargs: Any) -> None:
+    raise UsageError(
+        "the program waits for an object that another rank would send",
+        hint="a PipelineStage needs none if it is given input_args and output_args",
+    )
 
 
 def _apply_by_rebinding() -> Callable[..., Any]:
@@ -189,6 +209,8 @@ def answer_locally(call: Call, func: Any, args: Sequence[Any], kwargs: dict[str,
         return func(*args, **kwargs)
     if call.primitive is Primitive.barrier and func._schema.name.endswith("monitored_barrier_"):
         return None
+    if call.primitive is Primitive.recv:
+        _agree(_flat(args[0]))
     outputs, inputs = args[0], args[1] if call.primitive in _TWO_BUFFERS else args[0]
     if call.primitive in _TWO_BUFFERS:
         _mirror(_flat(outputs), _flat(inputs))
@@ -211,12 +233,21 @@ _TWO_BUFFERS = frozenset(
 def _mirror(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
     """Fill the outputs from the inputs, again and again until they are full."""
     with torch.no_grad():
+        if not inputs:
+            return
         for index, output in enumerate(outputs):
             source = inputs[index % len(inputs)].reshape(-1)
             if not source.numel() or not output.numel():
                 continue
             repeats = -(-output.numel() // source.numel())
             output.copy_(source.repeat(repeats)[: output.numel()].view(output.shape))
+
+
+def _agree(received: Sequence[torch.Tensor]) -> None:
+    """Integers received are ones: the stages of a pipeline vote by them, and so all vote yes."""
+    for tensor in received:
+        if not tensor.is_floating_point():
+            tensor.fill_(1)
 
 
 def _flat(tensors: Any) -> list[torch.Tensor]:

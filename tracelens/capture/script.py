@@ -26,7 +26,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     arguments: tuple[str, ...] = ()
-    steps: tuple[int, int] = (1, 1)
+    steps: tuple[int, int] = (2, 2)
     """First and last step that count, from 0; the script ends after the last."""
 
 
