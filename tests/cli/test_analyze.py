@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.traces import write_trace
 from tracelens.cli.main import main
-from tracelens.report.json import document_schema
+from tracelens.report.schema import document_schema
 
 Captured = pytest.CaptureFixture[str]
 

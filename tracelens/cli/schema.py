@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tracelens.cli.output import write_stdout
-from tracelens.report.json import render_schema
+from tracelens.report.schema import render_schema
 
 
 @click.command("schema")
