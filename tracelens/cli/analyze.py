@@ -26,12 +26,11 @@ from tracelens.report.terminal import render_text
 @output_options
 @explain_option
 def command(*, reading: Reading, measuring: Measuring, output: Output, explain: bool) -> None:
-    r"""Read traces and report what was communicated.
+    """Read traces and report what was communicated.
 
     PATH is a trace (.json, .json.gz, .json.zst), a summary (.tracelens), a folder or a glob; any subset of
     the ranks of one job will do.
 
-    \b
     Exit codes: 0 fine, 2 nothing could be read.
     """
     measurement = measure(
