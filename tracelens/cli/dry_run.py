@@ -53,7 +53,7 @@ class RankList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--steps",
     type=StepRange(),
-    default="1",
+    default="2",
     show_default=True,
     help="Steps that count, from 0, both ends included; the script ends after the last.",
 )
@@ -73,12 +73,11 @@ def command(  # noqa: PLR0913 - click hands over one argument per option
     real_tensors: bool,
     output: Output,
 ) -> None:
-    r"""Run a training script, unmodified, as ranks of a job that does not exist, and list what it would send.
+    """Run a training script, unmodified, as ranks of a job that does not exist, and list what it would send.
 
     Process groups are fake, CUDA means the CPU, and tensors have neither memory nor values, so that a large
     model at any world size fits a laptop. Needs the extra `torch`.
 
-    \b
     Exit codes: 0 fine, 2 the script failed.
     """
     from tracelens.capture.fakeworld import FakeWorld
