@@ -28,12 +28,11 @@ _TRACE_SUFFIXES = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.(?:gz|zst|zstd))?
 )
 @click.option("--force", is_flag=True, help="Overwrite existing summaries.")
 def command(*, reading: Reading, folder: str, force: bool) -> None:
-    r"""Turn traces into small summary files.
+    """Turn traces into small summary files.
 
     A summary holds what every command needs of one rank, and stands wherever a trace may. The names of the
     files written go to stdout.
 
-    \b
     Exit codes: 0 fine, 2 nothing could be read or written.
     """
     discovery = discover(reading.paths)
