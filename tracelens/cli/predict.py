@@ -84,9 +84,8 @@ def command(
     term: str | None,
     target: Target,
 ) -> None:
-    r"""Say what a model under a layout sends, holds and waits for, with no trace.
+    """Say what a model under a layout sends, holds and waits for, with no trace.
 
-    \b
     Exit codes: 0 fine, 2 a model or layout that can't be.
     """
     model, layout = load_model(model_source), build_layout(layout_fields)
