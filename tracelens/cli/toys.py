@@ -45,12 +45,11 @@ EXIT_DIFFERS = 1
 )
 @output_options
 def command(*, exercise: str, folder: Path | None, output: Output) -> int:
-    r"""Run parallel algorithms on four gloo processes and compare them, cell by cell, with one process.
+    """Run parallel algorithms on four gloo processes and compare them, cell by cell, with one process.
 
     `all` are the article's five; `further` are its other systems, through PyTorch's own implementations
     where it has them. Needs the extra `torch`, no GPU, no network.
 
-    \b
     Exit codes: 0 every number is right, 1 a number differs, 2 an exercise could not run.
     """
     from tracelens.capture.toys.launch import run_exercises
