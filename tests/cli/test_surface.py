@@ -27,6 +27,7 @@ SURFACE: dict[str, set[str]] = {
     "analyze": READING | MEASURING | OUTPUT | {"--explain"},
     "summarize": READING | {"-o", "--output", "--force"},
     "predict": LAYOUT | OUTPUT | {"--model", "--gpus-per-node", "--world-size", "--stage", "--cluster", "--explain"},
+    "crosscheck": READING | OUTPUT,
     "toys": OUTPUT | {"EXERCISE", "--trace"},
     "dry-run": OUTPUT
     | {"SCRIPT", "ARGUMENTS", "--world-size", "--ranks", "--steps", "--gpus-per-node", "--real-tensors"},

@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("tracelens.cli.analyze", "Read traces and report what was communicated."),
     "summarize": ("tracelens.cli.summarize", "Turn traces into small summary files."),
     "predict": ("tracelens.cli.predict", "Say what a model under a layout sends, holds and waits for, with no trace."),
+    "crosscheck": (
+        "tracelens.cli.crosscheck",
+        "Compare our numbers with HolisticTraceAnalysis' on the same files.",
+    ),
     "toys": ("tracelens.cli.toys", "Run parallel algorithms on four gloo processes and compare them."),
     "dry-run": ("tracelens.cli.dry_run", "Run a training script, unmodified, as ranks of a job that does not exist."),
     "schema": ("tracelens.cli.schema", "Print the JSON Schema of the JSON document."),
