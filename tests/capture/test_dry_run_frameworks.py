@@ -18,11 +18,12 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional
 
 from tests.capture.llama import Block, Llama, cut, shard
@@ -107,6 +108,29 @@ def _tp_and_fsdp(shape: Shape) -> Trained:
     return Trained(model, shape)
 
 
+class ContextParallel(Trained):
+    """As `Trained`, with the sequence cut over a mesh."""
+
+    def __init__(self, model: nn.Module, shape: Shape, mesh: DeviceMesh) -> None:
+        super().__init__(model, shape)
+        self.mesh = mesh
+
+    def step(self) -> None:
+        tokens = torch.randint(0, self.shape["vocab"], (self.shape["micro_batch"], self.shape["seq"]))
+        with context_parallel(self.mesh, buffers=[tokens], buffer_seq_dims=[1]):
+            logits = self.model(tokens)
+            functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def _cp_and_fsdp(shape: Shape) -> ContextParallel:
+    mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp_shard", "cp"))
+    model = Llama(shape)
+    shard(model, mesh["dp_shard", "cp"]._flatten("dp_shard_cp"))
+    return ContextParallel(model, shape, mesh["cp"])
+
+
 class Piped:
     """Some pipeline stages, and one step of training them."""
 
@@ -167,6 +191,7 @@ CASES: dict[str, Callable[[Shape], Any]] = {
     "fsdp1_full8": _fsdp1,
     "fsdp2_8": _fsdp2,
     "hsdp_4x16": _hsdp,
+    "cp4_allgather_dp2": _cp_and_fsdp,
     "tp8": _tp,
     "tp8sp_fsdp64": _tp_and_fsdp,
     "pp4_1f1b_dp2": _pp_and_fsdp,

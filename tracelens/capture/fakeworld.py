@@ -54,6 +54,7 @@ def fake_world(world: FakeWorld) -> Iterator[None]:
             stack.enter_context(mock.patch.object(target, name, value, create=True))
         stack.enter_context(_CpuForCuda())
         if world.fake_tensors:
+            stack.enter_context(_FlashAttention())
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
@@ -190,6 +191,38 @@ class _CpuForCuda(TorchFunctionMode):
             return _cpu_device(device)
         args = tuple(_cpu_device(value) for value in args)
         return func(*args, **{key: _cpu_device(value) for key, value in (kwargs or {}).items()})
+
+
+# context parallelism puts its own function in the place of this one
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+
+
+class _FlashAttention(TorchFunctionMode):
+    """Attention by the operator that a GPU would take: the only one that context parallelism knows."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is _ATTENTION:
+            return _flash_attention(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _flash_attention(  # noqa: PLR0913 - the signature of PyTorch's function
+    func: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    **options: Any,
+) -> Any:
+    if attn_mask is not None or options.get("enable_gqa"):
+        return func(query, key, value, attn_mask, dropout_p, is_causal, **options)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    return flash(query, key, value, dropout_p, is_causal, scale=options.get("scale"))[0]
 
 
 def _cpu_device(value: Any) -> Any:
