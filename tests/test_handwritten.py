@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import msgspec
 import polars as pl
 import pytest
 
+from tracelens.engine import summarize_all
 from tracelens.errors import InputError
 from tracelens.measurement.measure import measure
 from tracelens.results import StepTime
 from tracelens.summary import RankSummary
+from tracelens.trace.discover import discover
 from tracelens.trace.summarize import summarize
 
 HANDWRITTEN = Path(__file__).resolve().parents[1] / "fixtures" / "handwritten"
@@ -27,6 +30,11 @@ Json = dict[str, Any]
 
 def names_of(files: list[tuple[str, Json]]) -> list[str]:
     return [f"{case}/{file['name']}" for case, file in files]
+
+
+@functools.cache
+def summary_of(case: str, name: str) -> RankSummary:
+    return summarize(HANDWRITTEN / case / name)
 
 
 def calls_by_row(summary: RankSummary) -> pl.DataFrame:
@@ -47,7 +55,7 @@ def kernels_of(summary: RankSummary, calls: pl.DataFrame) -> pl.Series:
 
 @pytest.mark.parametrize(("case", "file"), FILES, ids=names_of(FILES))
 def test_traffic_is_what_was_computed_by_hand(case: str, file: Json) -> None:
-    summary = summarize(HANDWRITTEN / case / file["name"])
+    summary = summary_of(case, file["name"])
     calls = calls_by_row(summary)
     wanted = {"calls", "payload_bytes", "wire_bytes", "kernels", "busy_ns", "exposed_ns", "ranks", "peers"}
     for row in file["traffic"]:
@@ -58,8 +66,8 @@ def test_traffic_is_what_was_computed_by_hand(case: str, file: Json) -> None:
             found = found.filter(pl.col("dtype") == row["dtype"])
         kernels = kernels_of(summary, found)
         busy, exposed = time_of(summary, kernels)
-        group = found["group"].drop_nulls().first()
-        ranks = None if group is None else summary.head.groups[int(group)].ranks  # type: ignore[call-overload]
+        group = next(iter(found["group"].drop_nulls().to_list()), None)
+        ranks = None if group is None else summary.head.groups[group].ranks
         got: Json = {
             "calls": len(found),
             "payload_bytes": found["payload_bytes"].sum(),
@@ -77,7 +85,7 @@ def test_traffic_is_what_was_computed_by_hand(case: str, file: Json) -> None:
 
 @pytest.mark.parametrize(("case", "file"), FILES, ids=names_of(FILES))
 def test_time_is_what_was_computed_by_hand(case: str, file: Json) -> None:
-    measurement = measure([summarize(HANDWRITTEN / case / file["name"])])
+    measurement = measure([summary_of(case, file["name"])])
     got = [msgspec.to_builtins(entry) for entry in measurement.time]
     zero = dict.fromkeys((field for field in StepTime.__struct_fields__ if field not in ("rank", "step")), 0)
     for entry in file.get("time", []):
@@ -93,7 +101,7 @@ def test_time_is_what_was_computed_by_hand(case: str, file: Json) -> None:
 
 @pytest.mark.parametrize(("case", "file"), FILES, ids=names_of(FILES))
 def test_identity_coverage_and_unions_are_what_was_computed_by_hand(case: str, file: Json) -> None:
-    summary = summarize(HANDWRITTEN / case / file["name"])
+    summary = summary_of(case, file["name"])
     coverage = msgspec.to_builtins(measure([summary]).run.coverage)
     assert summary.rank == file.get("rank")
     assert {key: coverage[key] for key in file.get("coverage", {})} == file.get("coverage", {})
@@ -103,7 +111,7 @@ def test_identity_coverage_and_unions_are_what_was_computed_by_hand(case: str, f
 
 @pytest.mark.parametrize(("case", "file"), FILES, ids=names_of(FILES))
 def test_kernels_of_several_calls_count_their_time_once(case: str, file: Json) -> None:
-    summary = summarize(HANDWRITTEN / case / file["name"])
+    summary = summary_of(case, file["name"])
     calls = calls_by_row(summary)
     for shared in file.get("shared", []):
         found = calls.filter(pl.col("primitive").is_in(shared["primitives"]))
@@ -128,6 +136,29 @@ PROBLEMS = [case for case in CASES if "problem" in TRUTHS[case].get("expect", {}
 
 @pytest.mark.parametrize("case", PROBLEMS)
 def test_odd_input_is_a_problem_that_is_told(case: str) -> None:
-    files = [HANDWRITTEN / case / file["name"] for file in TRUTHS[case]["files"]]
-    told = [problem.message for file in files for problem in measure([summarize(file)]).run.problems]
+    files = [file["name"] for file in TRUTHS[case]["files"]]
+    told = [problem.message for name in files for problem in measure([summary_of(case, name)]).run.problems]
     assert any(TRUTHS[case]["expect"]["problem"] in message for message in told), told
+
+
+RUNS = [case for case in CASES if {"run_problem", "skipped", "steps", "ranks"} & set(TRUTHS[case].get("expect", {}))]
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_folders_give_one_run_and_name_what_is_left_out(case: str) -> None:
+    expect = TRUTHS[case]["expect"]
+    run = measure(summarize_all(discover([HANDWRITTEN / case]))).run
+    left_out = {Path(file.path).name for file in run.skipped}
+    assert list(run.ranks) == expect.get("ranks", list(run.ranks))
+    assert list(run.steps) == expect.get("steps", list(run.steps))
+    assert set(expect.get("skipped", [])) <= left_out
+    if "run_problem" in expect:
+        assert any(expect["run_problem"] in problem.message for problem in run.problems)
+
+
+def test_the_launch_decides_where_an_external_id_repeats_another_calls() -> None:
+    case = "external_ids_that_are_correlations"
+    summary = summary_of(case, TRUTHS[case]["files"][0]["name"])
+    owned = summary.kernels.join(summary.calls.select(owner="call", payload_bytes="payload_bytes"), on="owner")
+    by_start = dict(owned.select((pl.col("start_ns") // 1000) % 1000, "payload_bytes").iter_rows())
+    assert by_start == {int(us): size for us, size in TRUTHS[case]["expect"]["bytes_by_kernel_start_us"].items()}

@@ -37,7 +37,7 @@ COMMUNICATION = [
     ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all-reduce", P.all_reduce),
     ("void sglang::cross_device_reduce_2stage<half, 4>(RankData*)", "all-reduce", P.all_reduce),
     ("void aiter::allreduce_fusion_kernel<__hip_bfloat16>()", "all-reduce", P.all_reduce),
-    ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", "PyTorch symmetric memory", P.all_reduce),
+    ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", "symmetric memory", P.all_reduce),
     ("void two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>", "all-reduce", P.all_reduce),
     ("_on_device_all_to_all_v_kernel", "Triton expert all-to-all", P.all_to_all),
     ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<8>", "Transformer Engine userbuffers", P.reduce_scatter),

@@ -111,7 +111,9 @@ def _world(head: SummaryHead) -> str:
 
 def _describe(runs: Sequence[Sequence[RankSummary]], chosen: Sequence[RankSummary]) -> str:
     shown = f"{len(chosen)} of {sum(map(len, runs))} files"
-    return f"the files are of {len(runs)} jobs or runs; the one with the most ranks is shown ({shown})"
+    differ = len({(run[0].head.world_size, run[0].head.backend) for run in runs}) > 1
+    what = "different jobs" if differ else "different runs of the job"
+    return f"{what} are among the files ({len(runs)}); the one with the most ranks is shown ({shown})"
 
 
 def _warn(code: str, message: str) -> Problem:
