@@ -54,13 +54,17 @@ def test_every_number_is_defined(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_is_documented(name: str) -> None:
-    pages = "".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "docs").glob("*.md"))
+def test_every_command_is_documented(name: str) -> None:
+    assert f"## `tracelens {name}" in (CHECKOUT / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["analyze", "summarize", "schema"])
+def test_every_option_is_documented(name: str) -> None:
+    page = (CHECKOUT / "docs" / "commands.md").read_text(encoding="utf-8")
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     options = [option for param in command.params if isinstance(param, click.Option) for option in param.opts]
-    assert f"`tracelens {name}" in pages
-    assert [option for option in options if f"`{option}" not in pages and f" {option}`" not in pages] == []
+    assert [option for option in options if not re.search(rf"`{option}[` ]", page)] == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
