@@ -75,6 +75,8 @@ def test_every_option_has_a_help_text_and_every_command_says_in_the_list_what_it
     ]
     assert silent == []
     assert (command.help or "").startswith(COMMANDS[name][1].rstrip("."))
+    # a raw docstring hides click's mark for text that is not to be wrapped, and the help shows it
+    assert "\\b" not in (command.help or "")
 
 
 @pytest.mark.parametrize(("name", "module"), [(name, module) for name, (module, _) in COMMANDS.items()])

@@ -36,12 +36,11 @@ _COLUMNS = (
 @reading_options
 @output_options
 def command(*, reading: Reading, output: Output) -> int:
-    r"""Compare our numbers with HolisticTraceAnalysis' on the same files.
+    """Compare our numbers with HolisticTraceAnalysis' on the same files.
 
     A difference is explained when a stated fault of HTA's, put into our own computation, turns our number into
     HTA's to the last printed digit. Needs the extra `hta`.
 
-    \b
     Exit codes: 0 all equal or explained, 1 a number differs and nothing explains it, 2 nothing could be read.
     """
     from tracelens.crosscheck.compare import compare_with_hta
