@@ -19,8 +19,10 @@ from tracelens.summary import RankSummary
 from tracelens.trace.discover import discover
 from tracelens.trace.summarize import summarize
 
-HANDWRITTEN = Path(__file__).resolve().parents[1] / "fixtures" / "handwritten"
-CASES = sorted(folder.name for folder in HANDWRITTEN.iterdir())
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+HANDWRITTEN = FIXTURES / "handwritten"
+# the generated run of the README has a truth of the same form, tallied by its program as it wrote the traces
+CASES = [*sorted(folder.name for folder in HANDWRITTEN.iterdir()), "../fsdp2_tp2"]
 TRUTHS = {case: tomllib.loads((HANDWRITTEN / case / "truth.toml").read_text()) for case in CASES}
 FILES = [(case, file) for case in CASES for file in TRUTHS[case].get("files", [])]
 REFUSED = [case for case in CASES if TRUTHS[case].get("expect", {}).get("outcome") == "refused"]
