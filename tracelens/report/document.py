@@ -6,7 +6,19 @@ import msgspec
 
 from tracelens import __version__
 from tracelens.many_ranks import Clock, Dilation, LinkUse, Pipeline, Routing, Skew
-from tracelens.results import Finding, Group, GroupTime, Measurement, Overlap, Run, StepTime, Traffic
+from tracelens.results import (
+    Comparison,
+    Finding,
+    Group,
+    GroupTime,
+    Measurement,
+    Overlap,
+    Run,
+    RunComparison,
+    SizeRow,
+    StepTime,
+    Traffic,
+)
 
 SCHEMA_VERSION = 1
 
@@ -21,6 +33,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     traffic: tuple[Traffic, ...]
     group_time: tuple[GroupTime, ...] = ()
     """Time per class of ranks and group, all primitives together."""
+    sizes: tuple[SizeRow, ...] = ()
+    """Traffic by the size of its calls."""
     time: tuple[StepTime, ...]
     overlap: tuple[Overlap, ...]
     skew: tuple[Skew, ...] | None = None
@@ -32,18 +46,24 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkUse, ...] | None = None
     inference: None = None
     """The layout behind the traffic; null in this version."""
-    comparison: None = None
-    """Predicted against measured; null in this version."""
+    comparison: Comparison | RunComparison | None = None
+    """Predicted against measured, or run against run; null unless asked for."""
     findings: tuple[Finding, ...] = ()
 
 
-def make_document(measurement: Measurement, *, findings: tuple[Finding, ...] = ()) -> Document:
+def make_document(
+    measurement: Measurement,
+    *,
+    comparison: Comparison | RunComparison | None = None,
+    findings: tuple[Finding, ...] = (),
+) -> Document:
     """Put what was measured, and what was found in it, into one document."""
     return Document(
         run=measurement.run,
         groups=measurement.groups,
         traffic=measurement.traffic,
         group_time=measurement.group_time,
+        sizes=measurement.sizes,
         time=measurement.time,
         overlap=measurement.overlap,
         skew=measurement.skew,
@@ -52,5 +72,6 @@ def make_document(measurement: Measurement, *, findings: tuple[Finding, ...] = (
         routing=measurement.routing,
         dilation=measurement.dilation,
         links=measurement.links,
+        comparison=comparison,
         findings=findings,
     )
