@@ -94,11 +94,12 @@ def format_stride(mesh: Mesh | None) -> str:
 
 def label_rows(traffic: Iterable[Traffic], families: Iterable[Family]) -> list[tuple[str, Traffic]]:
     """Each row of traffic with the label of its family; `unattributed` for rows without a group."""
-    owners = _owners(families)
+    owners = find_owners(families)
     return [(_label_of(row.group, owners), row) for row in traffic]
 
 
-def _owners(families: Iterable[Family]) -> dict[str, str]:
+def find_owners(families: Iterable[Family]) -> dict[str, str]:
+    """The label of the family of each group, by the group's id."""
     return {group.id: family.label for family in families for group in family.groups}
 
 
@@ -108,7 +109,7 @@ def _label_of(group: str | None, owners: Mapping[str, str]) -> str:
 
 def total_families(document: Document, families: Iterable[Family]) -> dict[str, Totals]:
     """Totals of each family with traffic, by its label: the mean over the ranks that take part, from unions."""
-    owners = _owners(families)
+    owners = find_owners(families)
     members = {row.rank_class: len(row.ranks) or 1 for row in document.traffic}
     times: dict[str, list[GroupTime]] = {}
     for time in document.group_time:

@@ -36,10 +36,10 @@ def limit(most: int, *, every_row: bool) -> int | None:
     return None if every_row else most
 
 
-def note(text: str) -> list[Line]:
-    """A remark, wrapped, with its first line in the colour of warnings."""
-    wrapped = textwrap.wrap(printable(text), WIDTH, initial_indent="  ", subsequent_indent="    ")
-    return [Line(line, WARNING if index == 0 else PLAIN) for index, line in enumerate(wrapped)]
+def note(text: str, *, indent: str = "  ", style: str = WARNING) -> list[Line]:
+    """A remark, wrapped, with its first line in a colour."""
+    wrapped = textwrap.wrap(printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    return [Line(line, style if index == 0 else PLAIN) for index, line in enumerate(wrapped)]
 
 
 def plural(count: int, word: str) -> str:

@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from tracelens.report.document import Document
-from tracelens.report.families import Family, find_families, format_stride, label_rows
+from tracelens.report.families import Family, find_families, find_owners, format_stride, label_rows
 from tracelens.report.headline import headline
 from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, titled_table
+from tracelens.report.pipeline import pipeline_lines
 from tracelens.report.table import WIDTH, Column
 from tracelens.report.traffic import evidence_table, traffic_tables, unsized_table
+from tracelens.report.waiting import dilation_lines, link_table, routing_lines, skew_table
 from tracelens.results import Group, Overlap, StepTime
 from tracelens.topology import format_ranks
 from tracelens.units import UNKNOWN, format_time
@@ -34,6 +36,7 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
     """
     families = find_families(document.groups, world_size=document.run.world_size)
     labelled = label_rows(document.traffic, families)
+    owners = find_owners(families)
     lines = [Line(text) for text in headline(document, families)]
     sections = [
         _findings(document),
@@ -43,6 +46,11 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
         unsized_table(labelled, every_row=every_row),
         _time(document.time, every_row=every_row),
         _overlap(document.overlap),
+        skew_table(document.skew, document.clocks, owners, every_row=every_row),
+        pipeline_lines(document.pipeline, every_row=every_row),
+        routing_lines(document.routing),
+        dilation_lines(document.dilation),
+        link_table(document.links, owners, every_row=every_row),
         _skipped(document, every_row=every_row),
         _problems(document, every_row=every_row),
     ]
