@@ -17,9 +17,9 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.trace.decode import AnyEvent
-from tracelens.trace.schema import KINDS, MEMCPY_CATEGORIES, MEMSET_CATEGORIES, NO_ARGS, Args, Event, Kind
-
-IntArray = npt.NDArray[np.int64]
+from tracelens.trace.schema import KINDS, MEMCPY_CATEGORIES, MEMSET_CATEGORIES, NO_ARGS, Args, Kind
+from tracelens.trace.tables import RECORD_FIELDS, SCHEMAS, Table
+from tracelens.trace.times import Times, read_times
 
 
 class Codes(dict[Any, int]):
@@ -92,31 +92,7 @@ _GPU_WORK = _GpuWork(_GPU_KINDS)
 
 _CATEGORY = attrgetter("cat")
 _ARGS = attrgetter("args")
-
-RECORD_FIELDS: dict[str, pl.DataType] = {
-    "external_id": pl.Int64(),
-    "collective": pl.String(),
-    "dtype": pl.String(),
-    "in_elements": pl.Int64(),
-    "out_elements": pl.Int64(),
-    "in_elements_2_2": pl.Int64(),
-    "out_elements_2_2": pl.Int64(),
-    "in_splits": pl.String(),
-    "out_splits": pl.String(),
-    "group_size": pl.Int64(),
-    "group_name": pl.String(),
-    "group_id": pl.String(),
-    "group_description": pl.String(),
-    "group_ranks": pl.String(),
-    "rank_start": pl.Int64(),
-    "rank_stride": pl.Int64(),
-    "rank": pl.Int64(),
-    "src_rank": pl.Int64(),
-    "dst_rank": pl.Int64(),
-    "seq": pl.Int64(),
-    "is_async": pl.Int64(),
-}
-"""Columns of a `record_param_comms`, as the decoder names them; a communication kernel carries a part of them."""
+_NAME = attrgetter("name")
 
 
 @dataclass(slots=True)
@@ -129,14 +105,16 @@ class Events:
         gpu: kernels, copies and fills: name, work, start_ns, end_ns, device, stream, correlation, external_id, and
             grid, where a number stands for equal grids.
         kernel_records: what Kineto copied from records to kernels: row of `gpu`, and `RECORD_FIELDS`.
-        launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation,
-            external_id.
+        launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation.
         records: `record_param_comms`, or ours (`captured`): start_ns, end_ns, thread, the fields above, and the raw
             inputs as text.
-        operators: c10d operators, `nccl:` annotations and matrix products: name, start_ns, end_ns, thread,
-            external_id, input dims and types as text.
+        operators: c10d operators and `nccl:` annotations: name, start_ns, end_ns, thread, external_id, input dims
+            and types as text.
+        products: matrix products: name, external_id, and dims, a code of `texts`.
+        texts: code to text of input dims, which are few for many products.
         backward: what autograd evaluates: start_ns, end_ns, thread.
         annotations: user annotations: name, start_ns, end_ns, thread.
+        told: what was odd, code and message.
     """
 
     names: list[str]
@@ -147,12 +125,13 @@ class Events:
     launches: pl.DataFrame
     records: pl.DataFrame
     operators: pl.DataFrame
+    products: pl.DataFrame
     backward: pl.DataFrame
     annotations: pl.DataFrame
     window_ns: tuple[int, int] | None
+    texts: list[str] = field(default_factory=list)
     process_names: dict[object, str] = field(default_factory=dict)
-    dropped: int = 0
-    """Events without the fields that make them an event (no timestamp, no name)."""
+    told: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Collector:
@@ -162,81 +141,70 @@ class Collector:
         self._names = Codes()
         self._threads = Codes()
         self._grids = Codes()
+        self._texts = Codes()
         self._roles = _Roles()
         self._thread_names: dict[object, str] = {}
         self._process_names: dict[object, str] = {}
-        self._parts: dict[str, list[pl.DataFrame]] = {name: [] for name in _EMPTY}
+        self._tables = {name: Table(schema) for name, schema in SCHEMAS.items()}
         self._gpu_rows = 0
         self._window: tuple[int, int] | None = None
-        self._dropped = 0
+        self._odd = dict.fromkeys(_ODD, 0)
 
     def add(self, events: Sequence[AnyEvent]) -> None:
-        """Take a batch in."""
-        kinds = np.fromiter(map(_KINDS.__getitem__, map(_CATEGORY, events)), np.int8, len(events))
+        """Take a batch in; its events are all of one type."""
+        kinds = bytes(map(_KINDS.__getitem__, map(_CATEGORY, events)))
         for kind, take in _HANDLERS.items():
-            mask = kinds == kind
-            if mask.any():
-                take(self, list(compress(events, mask)))
+            if kind in kinds:
+                take(self, _pick(events, kinds, kind))
 
     def finish(self) -> Events:
         """All columns; the collector is empty afterwards."""
-        frames = {name: pl.concat(parts) if parts else _EMPTY[name] for name, parts in self._parts.items()}
-        self._parts = {name: [] for name in _EMPTY}
-        names = [name if isinstance(name, str) else "" for name in self._names]
         return Events(
-            names=names,
+            names=[name or "" for name in self._names],
             threads=list(self._threads),
             thread_names=self._thread_names,
             process_names=self._process_names,
             window_ns=self._window,
-            dropped=self._dropped,
-            **frames,
+            texts=list(self._texts),
+            told=[(code, _ODD[code].format(count)) for code, count in self._odd.items() if count],
+            **{name: table.finish() for name, table in self._tables.items()},
         )
 
-    def _timed(self, events: list[AnyEvent]) -> list[AnyEvent]:
-        """Only events with a time; Kineto writes no others, broken writers do."""
-        whole = [event for event in events if event.ts is not None and event.name is not None]
-        self._dropped += len(events) - len(whole)
-        return whole
+    def _timed(self, events: list[AnyEvent]) -> tuple[list[AnyEvent], Times]:
+        """The events that have a time, and their times; Kineto writes no others, broken writers do."""
+        times = read_times(events)
+        if not times.known.all():
+            self._odd["events-without-time"] += len(events) - int(times.known.sum())
+            events = list(compress(events, times.known))
+            times = times.where_known()
+        return events, times
 
-    def _times(self, events: list[AnyEvent]) -> tuple[list[AnyEvent], IntArray, IntArray]:
-        try:
-            start = _start_ns(events)
-        except TypeError:
-            events = self._timed(events)
-            start = _start_ns(events)
-        durations = list(map(attrgetter("dur"), events))
-        if None in durations:
-            durations = [duration or 0.0 for duration in durations]
-        return events, start, start + _to_ns(np.fromiter(durations, np.float64, len(events)))
+    def _name_codes(self, events: Sequence[AnyEvent]) -> npt.NDArray[np.uint32]:
+        return np.fromiter(map(self._names.__getitem__, map(_NAME, events)), np.uint32, len(events))
 
-    def _base(self, events: list[AnyEvent]) -> tuple[list[AnyEvent], dict[str, Any]]:
-        events, start, end = self._times(events)
-        name = np.fromiter(map(self._names.__getitem__, map(attrgetter("name"), events)), np.uint32, len(events))
-        return events, {"name": name, "start_ns": start, "end_ns": end}
-
-    def _thread_codes(self, events: list[AnyEvent]) -> npt.NDArray[np.int32]:
+    def _thread_codes(self, events: Sequence[AnyEvent]) -> npt.NDArray[np.int32]:
         pairs = zip(map(attrgetter("pid"), events), map(attrgetter("tid"), events), strict=True)
         return np.fromiter(map(self._threads.__getitem__, pairs), np.int32, len(events))
 
-    def _put(self, name: str, columns: dict[str, Any]) -> None:
-        self._parts[name].append(pl.DataFrame(columns, schema=_EMPTY[name].schema))
-
     def _take_gpu(self, events: list[AnyEvent]) -> None:
-        events, columns = self._base(events)
+        events, times = self._timed(events)
         args = _arguments(events)
-        streams = list(map(attrgetter("stream"), args))
-        if None in streams or not all(map(int.__instancecheck__, streams)):
-            streams = [_number(s if s is not None else e.tid) for s, e in zip(streams, events, strict=True)]
-        devices = list(map(attrgetter("device"), args))
-        if None in devices:
-            devices = [_number(d if d is not None else e.pid) for d, e in zip(devices, events, strict=True)]
-        work = np.fromiter(map(_GPU_WORK.__getitem__, map(_CATEGORY, events)), np.uint8, len(events))
         grids = map(bytes, map(attrgetter("grid"), args))
-        grid = np.fromiter(map(self._grids.__getitem__, grids), np.int32, len(events))
-        columns |= {"work": work, "device": devices, "stream": streams, "grid": grid}
-        columns |= {key: list(map(attrgetter(key), args)) for key in ("correlation", "external_id")}
-        self._put("gpu", columns)
+        columns = {
+            "name": self._name_codes(events),
+            "start_ns": times.start,
+            "end_ns": times.end,
+            "work": np.fromiter(map(_GPU_WORK.__getitem__, map(_CATEGORY, events)), np.uint8, len(events)),
+            "device": _numbers(args, "device", events, "pid"),
+            "stream": _numbers(args, "stream", events, "tid"),
+            "grid": np.fromiter(map(self._grids.__getitem__, grids), np.int32, len(events)),
+            "correlation": _integers(args, "correlation"),
+            "external_id": _integers(args, "external_id"),
+        }
+        self._tables["gpu"].put(columns, len(events))
+        self._odd["durations-missing"] += len(events) - int(times.lasting.sum())
+        if None in self._names:
+            self._odd["kernels-without-name"] += list(map(_NAME, events)).count(None)
         self._take_kernel_records(args)
         self._gpu_rows += len(events)
 
@@ -244,60 +212,70 @@ class Collector:
         sized = [(row, arg) for row, arg in enumerate(args, self._gpu_rows) if arg.collective is not None]
         if sized:
             rows, carrying = zip(*sized, strict=True)
-            self._put("kernel_records", {"row": rows, **_record_columns(carrying)})
+            self._tables["kernel_records"].put({"row": rows, **_record_columns(carrying)}, len(rows))
 
     def _take_launches(self, events: list[AnyEvent]) -> None:
-        args = _arguments(events)
-        mask = [arg.correlation is not None for arg in args]
-        events = list(compress(events, mask))
-        if not events:
-            return
-        events, columns = self._base(events)
-        args = _arguments(events)
-        columns["thread"] = self._thread_codes(events)
-        columns |= {key: list(map(attrgetter(key), args)) for key in ("correlation", "external_id")}
-        self._put("launches", columns)
+        mask = [arg.correlation is not None for arg in _arguments(events)]
+        events, columns = self._spans(list(compress(events, mask)))
+        columns["correlation"] = _integers(_arguments(events), "correlation")
+        self._tables["launches"].put(columns, len(events))
 
     def _take_cpu(self, events: list[AnyEvent]) -> None:
-        names = map(attrgetter("name"), events)
-        roles = np.fromiter(map(self._roles.__getitem__, names), np.int8, len(events))
-        if (roles == CpuRole.record).any():
-            self._take_records(list(compress(events, roles == CpuRole.record)))
-        for role, frame in ((CpuRole.backward, "backward"), (CpuRole.collective, "operators")):
-            mask = roles == role
-            if mask.any():
-                self._take_spans(frame, list(compress(events, mask)))
-        mask = roles == CpuRole.matmul
-        if mask.any():
-            self._take_spans("operators", list(compress(events, mask)))
+        roles = bytes(map(self._roles.__getitem__, map(_NAME, events)))
+        for role, take in _CPU_HANDLERS.items():
+            if role in roles:
+                take(self, _pick(events, roles, role))
 
     def _take_records(self, events: list[AnyEvent]) -> None:
-        events, start, end = self._times(events)
+        events, times = self._timed(events)
         args = _arguments(events)
-        columns: dict[str, Any] = {"start_ns": start, "end_ns": end, "thread": self._thread_codes(events)}
-        columns["captured"] = [event.name == CAPTURED_RECORD for event in events]
-        columns |= _record_columns(args)
-        for key in ("input_dims", "input_types", "concrete_inputs"):
-            columns[key] = _texts(args, key)
-        self._put("records", columns)
+        columns = {
+            "start_ns": times.start,
+            "end_ns": times.end,
+            "thread": self._thread_codes(events),
+            "captured": [event.name == CAPTURED_RECORD for event in events],
+            **_record_columns(args),
+            **{key: _texts(args, key) for key in ("input_dims", "input_types", "concrete_inputs")},
+        }
+        self._tables["records"].put(columns, len(events))
 
-    def _take_spans(self, frame: str, events: list[AnyEvent]) -> None:
-        events, columns = self._base(events)
-        columns["thread"] = self._thread_codes(events)
-        if frame == "operators":
-            args = _arguments(events)
-            columns["external_id"] = list(map(attrgetter("external_id"), args))
-            columns |= {key: _texts(args, key) for key in ("input_dims", "input_types")}
-        self._put(frame, columns)
+    def _spans(self, events: list[AnyEvent]) -> tuple[list[AnyEvent], dict[str, Any]]:
+        events, times = self._timed(events)
+        threads = self._thread_codes(events)
+        columns = {"name": self._name_codes(events), "start_ns": times.start, "end_ns": times.end, "thread": threads}
+        return events, columns
+
+    def _take_operators(self, events: list[AnyEvent]) -> None:
+        events, columns = self._spans(events)
+        args = _arguments(events)
+        columns["external_id"] = _integers(args, "external_id")
+        columns |= {key: _texts(args, key) for key in ("input_dims", "input_types")}
+        self._tables["operators"].put(columns, len(events))
+
+    def _take_products(self, events: list[AnyEvent]) -> None:
+        args = _arguments(events)
+        columns = {
+            "name": self._name_codes(events),
+            "external_id": _integers(args, "external_id"),
+            "dims": [None if text is None else self._texts[text] for text in _texts(args, "input_dims")],
+        }
+        self._tables["products"].put(columns, len(events))
+
+    def _take_backward(self, events: list[AnyEvent]) -> None:
+        events, columns = self._spans(events)
+        self._tables["backward"].put(columns, len(events))
 
     def _take_annotations(self, events: list[AnyEvent]) -> None:
-        self._take_spans("annotations", events)
+        events, columns = self._spans(events)
+        self._tables["annotations"].put(columns, len(events))
         named = [event for event in events if event.name is not None and event.name.startswith("nccl:")]
         if named:
-            self._take_spans("operators", named)
+            self._take_operators(named)
 
     def _take_metadata(self, events: list[AnyEvent]) -> None:
         for event in events:
+            if event.dur is not None:
+                self._odd["events-without-category"] += 1
             if event.args is None or event.args.name is None:
                 continue
             if event.name == "thread_name":
@@ -306,10 +284,17 @@ class Collector:
                 self._process_names[event.pid] = event.args.name
 
     def _take_window(self, events: list[AnyEvent]) -> None:
-        events, start, end = self._times(events)
+        events, times = self._timed(events)
         if len(events):
-            self._window = int(start.min()), int(end.max())
+            self._window = int(times.start.min()), int(times.end.max())
 
+
+_ODD = {
+    "events-without-time": "{} events without a usable time were left out",
+    "durations-missing": "{} kernels or copies have no usable duration and count as empty",
+    "kernels-without-name": "{} kernels or copies have no name: what communicates among them can't be told",
+    "events-without-category": "{} events that last have no category and were left out",
+}
 
 _HANDLERS = {
     Kind.gpu: Collector._take_gpu,
@@ -319,36 +304,18 @@ _HANDLERS = {
     Kind.metadata: Collector._take_metadata,
     Kind.span: Collector._take_window,
 }
-
-_SPAN: dict[str, pl.DataType] = {
-    "name": pl.UInt32(),
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-    "thread": pl.Int32(),
-}
-_IDS: dict[str, pl.DataType] = {"correlation": pl.Int64(), "external_id": pl.Int64()}
-_GPU: dict[str, pl.DataType] = {"work": pl.UInt8(), "device": pl.Int64(), "stream": pl.Int64(), "grid": pl.Int32()}
-
-_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
-    "gpu": {"name": pl.UInt32(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), **_GPU, **_IDS},
-    "kernel_records": {"row": pl.UInt32(), **RECORD_FIELDS},
-    "launches": {**_SPAN, **_IDS},
-    "records": {
-        "start_ns": pl.Int64(),
-        "end_ns": pl.Int64(),
-        "thread": pl.Int32(),
-        "captured": pl.Boolean(),
-        **RECORD_FIELDS,
-        "input_dims": pl.String(),
-        "input_types": pl.String(),
-        "concrete_inputs": pl.String(),
-    },
-    "operators": {**_SPAN, "external_id": pl.Int64(), "input_dims": pl.String(), "input_types": pl.String()},
-    "backward": _SPAN,
-    "annotations": _SPAN,
+_CPU_HANDLERS = {
+    CpuRole.record: Collector._take_records,
+    CpuRole.collective: Collector._take_operators,
+    CpuRole.matmul: Collector._take_products,
+    CpuRole.backward: Collector._take_backward,
 }
 
-_EMPTY = {name: pl.DataFrame(schema=schema) for name, schema in _SCHEMAS.items()}
+
+def _pick(events: Sequence[AnyEvent], codes: bytes, code: int) -> list[AnyEvent]:
+    """The events whose code is the given one."""
+    # a mask of bytes: iterating over an array of bools makes an object per event
+    return list(compress(events, (np.frombuffer(codes, np.uint8) == code).tobytes()))
 
 
 def _arguments(events: list[AnyEvent]) -> list[Args]:
@@ -369,36 +336,27 @@ def _texts(args: Iterable[Args], key: str) -> list[str | None]:
     return [bytes(raw).decode() or None for raw in map(attrgetter(key), args)]
 
 
+def _integers(args: Sequence[Args], key: str) -> Any:
+    """A field as an array, or as a list where it is missing or too large somewhere."""
+    get = attrgetter(key)
+    try:
+        return np.fromiter(map(get, args), np.int64, len(args))
+    except (TypeError, ValueError, OverflowError):
+        return list(map(get, args))
+
+
+def _numbers(args: Sequence[Args], key: str, events: Sequence[AnyEvent], instead: str) -> Any:
+    """The number of a device or stream; where the arguments leave it out, that of the process or thread."""
+    numbers = _integers(args, key)
+    if isinstance(numbers, np.ndarray):
+        return numbers
+    told, other = map(attrgetter(key), args), map(attrgetter(instead), events)
+    return [_number(value if value is not None else fallback) for value, fallback in zip(told, other, strict=True)]
+
+
 def _number(value: object) -> int | None:
     """The last number in a stream or process id such as `stream 7`; None when it has none."""
     if isinstance(value, int):
         return value
     digits = str(value).split()[-1:] if value is not None else []
     return int(digits[0]) if digits and digits[0].isdecimal() else None
-
-
-def _start_ns(events: list[AnyEvent]) -> IntArray:
-    if events and not isinstance(events[0], Event):
-        return _exact_ns([bytes(event.ts).decode() for event in events if not isinstance(event, Event)])
-    return _to_ns(np.fromiter(map(attrgetter("ts"), events), np.float64, len(events)))
-
-
-def _to_ns(us: npt.NDArray[np.float64]) -> IntArray:
-    """Microseconds to whole ns.
-
-    The fraction is split off first: exact up to 2^43 µs, where a float's half spacing reaches half a ns.
-    """
-    whole = np.floor(us)
-    return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
-
-
-def _exact_ns(us: list[str]) -> IntArray:
-    """Microseconds as written to ns, without a float in between."""
-    text = pl.Series("us", us)
-    parts = pl.DataFrame({"us": text}).select(
-        whole=pl.col("us").str.extract(r"^(-?\d+)").cast(pl.Int64),
-        fraction=pl.col("us").str.extract(r"\.(\d{1,3})").fill_null("0").str.pad_end(3, "0").cast(pl.Int64),
-    )
-    if parts["whole"].null_count():
-        raise TypeError
-    return (parts["whole"] * 1000 + parts["fraction"]).to_numpy()

@@ -13,9 +13,9 @@ import polars as pl
 
 from tracelens.collectives import NOT_CALLS, RECORD_PRIMITIVES, Primitive
 from tracelens.results import Evidence
-from tracelens.trace.columns import RECORD_FIELDS
 from tracelens.trace.lookup import apply_once, look_up
 from tracelens.trace.positional import fill_positional
+from tracelens.trace.tables import RECORD_FIELDS
 
 
 def primitive_of(name: str | None) -> Primitive | None:

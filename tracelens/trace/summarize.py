@@ -12,7 +12,7 @@ import polars as pl
 from tracelens import intervals
 from tracelens.errors import InputError, Problem, Severity
 from tracelens.results import Evidence
-from tracelens.summary import CALLS, KERNELS, LINKS, SHAPES, LocalGroup, RankSummary, StepSpan, SummaryHead
+from tracelens.summary import CALLS, KERNELS, LINKS, LocalGroup, RankSummary, StepSpan, SummaryHead
 from tracelens.trace import timeline
 from tracelens.trace.calls import size_calls
 from tracelens.trace.columns import Collector, Events
@@ -78,6 +78,7 @@ class _Summarizer:
         events = self.events
         if self.decoded.events == 0:
             raise InputError(f"`{self.path}` holds no events", hint="record the trace again")
+        self._tell(events.told)
         refuse_merged(self.path, events)
         gpu, repeated = drop_duplicates(classify_gpu(events, self.families))
         gpu, told = drop_misplaced(gpu, events)
@@ -264,11 +265,9 @@ def _finish_kernels(
 
 
 def _shapes(events: Events) -> pl.DataFrame:
-    codes = {code: name for code, name in enumerate(events.names) if name.startswith("aten::")}
-    products = events.operators.filter(pl.col("name").is_in(list(codes)))
-    if products.is_empty():
-        return pl.DataFrame(schema=SHAPES)
-    counted = products.group_by("name", "input_dims").agg(count=pl.len().cast(pl.UInt32))
+    counted = events.products.group_by("name", "dims").agg(count=pl.len().cast(pl.UInt32))
     return counted.select(
-        operator=look_up(pl.col("name"), codes, pl.String()), input_dims="input_dims", count="count"
+        operator=pl.Series(events.names, dtype=pl.String).gather(counted["name"]),
+        input_dims=pl.Series(events.texts, dtype=pl.String).gather(counted["dims"]),
+        count="count",
     ).sort("operator", "input_dims")

@@ -122,7 +122,7 @@ def time_matmuls(compute: pl.DataFrame, comm: Intervals, events: Events) -> pl.D
     Args:
         compute: compute kernels with `name` (a code), `grid`, `external_id`, `start_ns`, `end_ns`, `is_matmul`.
         comm: the time in which communication runs.
-        events: the names, and the operators, whose sizes tell products with equal grids apart.
+        events: the names, and the products of the CPU, whose sizes tell products with equal grids apart.
 
     Returns:
         `MATMULS`.
@@ -131,14 +131,13 @@ def time_matmuls(compute: pl.DataFrame, comm: Intervals, events: Events) -> pl.D
     beside = intervals.covered(comm, products["start_ns"].to_numpy(), products["end_ns"].to_numpy())
     # until 2.1 a kernel's External id repeats its correlation and means nothing
     named = pl.col("external_id") != pl.col("correlation")
-    sizes = events.operators.drop_nulls("external_id").unique("external_id", keep="last", maintain_order=True)
-    sizes = sizes.select("external_id", "input_dims")
+    sizes = events.products.select("external_id", "dims").drop_nulls("external_id").unique("external_id", keep="last")
     length = pl.col("end_ns") - pl.col("start_ns")
     alone, under = pl.col("beside") == 0, pl.col("beside") >= _UNDER * length
     timed = (
         products.with_columns(beside=pl.Series(beside, dtype=pl.Int64), external_id=pl.when(named).then("external_id"))
         .join(sizes, on="external_id", how="left", maintain_order="left")
-        .group_by("name", "grid", "input_dims", maintain_order=True)
+        .group_by("name", "grid", "dims", maintain_order=True)
         .agg(
             alone=alone.sum(),
             alone_ns=length.filter(alone).median(),
@@ -147,5 +146,8 @@ def time_matmuls(compute: pl.DataFrame, comm: Intervals, events: Events) -> pl.D
             partly=(~alone & ~under).sum(),
         )
     )
-    named = timed.with_columns(name=pl.Series([events.names[code] for code in timed["name"]], dtype=pl.String))
-    return named.select([pl.col(column).cast(dtype) for column, dtype in MATMULS.items()])
+    spelled = timed.with_columns(
+        name=pl.Series(events.names, dtype=pl.String).gather(timed["name"]),
+        input_dims=pl.Series(events.texts, dtype=pl.String).gather(timed["dims"]),
+    )
+    return spelled.select([pl.col(column).cast(dtype) for column, dtype in MATMULS.items()])
