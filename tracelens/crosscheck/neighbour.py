@@ -46,13 +46,14 @@ def open_hta(paths: Sequence[str | Path], *, include_last_profiler_step: bool = 
     files = [source.path for source in discover(paths).sources]
     ranked = _by_rank([(file, summarize(file).rank) for file in files])
     module = _import_hta()
-    folder = tempfile.TemporaryDirectory(prefix="tracelens-hta-")
-    readable = {rank: str(readable_by_hta(file, Path(folder.name))) for rank, file in ranked.items()}
-    with quiet():
-        analysis = module.TraceAnalysis(
-            trace_files=readable, trace_dir=folder.name, include_last_profiler_step=include_last_profiler_step
-        )
-    weakref.finalize(analysis, folder.cleanup)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tracelens-hta-"))
+        readable = {rank: str(readable_by_hta(file, Path(folder))) for rank, file in ranked.items()}
+        with quiet():
+            analysis = module.TraceAnalysis(
+                trace_files=readable, trace_dir=folder, include_last_profiler_step=include_last_profiler_step
+            )
+        weakref.finalize(analysis, stack.pop_all().close)
     return analysis
 
 
