@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import polars as pl
 
 from tracelens.collectives import Primitive
@@ -17,12 +17,14 @@ from tracelens.many_ranks import Clock
 from tracelens.measurement.clocks import align_clocks
 from tracelens.measurement.groups import GroupTable
 from tracelens.measurement.pairing import pair_lanes
+from tracelens.measurement.traffic import stack
 from tracelens.summary import RankSummary
 
 LANE = ("run", "group", "name", "src", "dst")
 """What tells lanes apart; `src` and `dst` are null for collectives."""
 
 _KEPT = ("call", "primitive", "dtype", "group_size", "payload_bytes", "seq", "issue_ns", "launch_ns", "stream")
+_READ = (*_KEPT, "group", "step", "peer", "gpu_start_ns", "gpu_end_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,10 @@ def align(ranks: Sequence[RankSummary], table: GroupTable) -> Alignment | None:
 def _gather(ranks: Sequence[RankSummary], table: GroupTable) -> tuple[pl.DataFrame, pl.DataFrame]:
     """All calls of all ranks in the order of issue, each with its lane; and the lanes."""
     runs = _number_runs(ranks)
-    frames = [_slim(summary, n) for n, summary in enumerate(ranks) if summary.rank is not None]
-    groups = pl.concat([_groups(summary, table, n, runs[n]) for n, summary in enumerate(ranks)])
-    calls = pl.concat(frames).join(groups, on=["rank_index", "index"], how="left", nulls_equal=True)
-    steps = pl.concat([_step_numbers(summary, n) for n, summary in enumerate(ranks)])
-    calls = calls.join(steps, on=["rank_index", "step_index"], how="left")
+    groups = [row for n, summary in enumerate(ranks) for row in _groups(summary, table, n, runs[n])]
+    calls = _slim(ranks).join(_frame(groups, _GROUPS), on=["rank_index", "index"], how="left", nulls_equal=True)
+    steps = [(n, i, step.number) for n, summary in enumerate(ranks) for i, step in enumerate(summary.head.steps)]
+    calls = calls.join(_frame(steps, _STEPS), on=["rank_index", "step_index"], how="left")
     nameless = pl.col("group").is_null()
     stream = pl.format("stream {}", "stream")
     calls = calls.with_columns(
@@ -83,6 +84,14 @@ def _gather(ranks: Sequence[RankSummary], table: GroupTable) -> tuple[pl.DataFra
     lanes = calls.group_by(*LANE).agg(ranks=pl.col("rank").unique().sort()).sort(*LANE).with_row_index("lane")
     calls = calls.join(lanes.drop("ranks"), on=LANE, nulls_equal=True).drop(*LANE, "index", "step_index", "stream")
     return calls.sort("lane", "rank", "issue_ns", "call"), lanes
+
+
+_GROUPS = {"rank_index": pl.Int32, "index": pl.Int32, "run": pl.Int32, "group": pl.String, "name": pl.String}
+_STEPS = {"rank_index": pl.Int32, "step_index": pl.Int32, "step": pl.Int64}
+
+
+def _frame(rows: Sequence[tuple[Any, ...]], schema: dict[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _number_runs(ranks: Sequence[RankSummary]) -> dict[int, int]:
@@ -97,46 +106,56 @@ def _number_runs(ranks: Sequence[RankSummary]) -> dict[int, int]:
     return runs
 
 
-def _slim(summary: RankSummary, rank_index: int) -> pl.DataFrame:
-    """The calls of one rank with what alignment needs; a message says from where to where it goes."""
-    before = _spent_before(summary)
-    first = summary.links.group_by("call").agg(kernel=pl.col("kernel").min())
-    me = pl.lit(summary.rank, pl.Int64)
+def _slim(ranks: Sequence[RankSummary]) -> pl.DataFrame:
+    """The calls of ranks that are known with what alignment needs; a message says from where to where it goes."""
+    known = _frame(
+        [(n, s.rank) for n, s in enumerate(ranks) if s.rank is not None], {"rank_index": pl.Int32, "rank": pl.Int64}
+    )
+    first = (
+        stack([summary.links for summary in ranks]).group_by("rank_index", "call").agg(kernel=pl.col("kernel").min())
+    )
+    me = pl.col("rank")
     sends, receives = (pl.col("primitive") == p.value for p in (Primitive.send, Primitive.recv))
+    calls = stack([summary.calls.select(_READ) for summary in ranks])
     return (
-        summary.calls.filter(~(sends | receives) | pl.col("peer").is_not_null())
-        .join(first, on="call", how="left", maintain_order="left")
+        calls.filter(~(sends | receives) | pl.col("peer").is_not_null())
+        .join(known, on="rank_index")
+        .join(first, on=["rank_index", "call"], how="left")
+        .join(_spent_before(ranks), on=["rank_index", "call"], how="left")
         .select(
-            pl.lit(rank_index, pl.Int32).alias("rank_index"),
-            me.alias("rank"),
+            "rank_index",
+            "rank",
             pl.col("group").alias("index"),
             pl.col("step").alias("step_index"),
             *_KEPT,
             "kernel",
             pl.col("gpu_start_ns").alias("start_ns"),
             pl.col("gpu_end_ns").alias("end_ns"),
+            "compute_before_ns",
+            "comm_before_ns",
             src=pl.when(sends).then(me).when(receives).then("peer"),
             dst=pl.when(sends).then("peer").when(receives).then(me),
-            compute_before_ns=pl.col("call").map_batches(lambda call: before[0].gather(call), return_dtype=pl.Int64),
-            comm_before_ns=pl.col("call").map_batches(lambda call: before[1].gather(call), return_dtype=pl.Int64),
         )
     )
 
 
-def _spent_before(summary: RankSummary) -> tuple[pl.Series, pl.Series]:
-    """Compute and communication that were launched before each call, ns."""
-    kernels = summary.kernels.drop_nulls("owner")
-    spent = (
-        (summary.compute["after_call"].cast(pl.Int64).fill_null(-1) + 1, summary.compute["busy_ns"]),
-        (kernels["owner"].cast(pl.Int64) + 1, kernels["end_ns"] - kernels["start_ns"]),
+def _spent_before(ranks: Sequence[RankSummary]) -> pl.DataFrame:
+    """Compute and communication that each rank launched before each call, ns."""
+    compute = stack([summary.compute.select("after_call", "busy_ns") for summary in ranks]).select(
+        "rank_index", call=pl.col("after_call").cast(pl.Int64).fill_null(-1) + 1, compute="busy_ns"
     )
-    count = len(summary.calls) + 1
-    sums = (np.bincount(at.to_numpy(), weights=ns.to_numpy(), minlength=count) for at, ns in spent)
-    compute, comm = (pl.Series(np.cumsum(ns)[:-1], dtype=pl.Int64) for ns in sums)
-    return compute, comm
+    kernels = stack([summary.kernels.select("owner", "start_ns", "end_ns") for summary in ranks]).drop_nulls("owner")
+    comm = kernels.select(
+        "rank_index", call=pl.col("owner").cast(pl.Int64) + 1, comm=pl.col("end_ns") - pl.col("start_ns")
+    )
+    spent = pl.concat([compute, comm], how="diagonal").group_by("rank_index", "call").sum()
+    calls = stack([summary.calls.select(pl.col("call").cast(pl.Int64)) for summary in ranks])
+    both = calls.join(spent, on=["rank_index", "call"], how="left").sort("rank_index", "call")
+    sums = {f"{what}_before_ns": pl.col(what).fill_null(0).cum_sum().over("rank_index") for what in ("compute", "comm")}
+    return both.select("rank_index", pl.col("call").cast(pl.UInt32), **sums)
 
 
-def _groups(summary: RankSummary, table: GroupTable, rank_index: int, run: int) -> pl.DataFrame:
+def _groups(summary: RankSummary, table: GroupTable, rank_index: int, run: int) -> list[tuple[int, int, int, str, str]]:
     """Each process group of a rank; one without a name goes by its place among those of equal ranks."""
     seen: dict[str, int] = {}
     rows = []
@@ -144,10 +163,4 @@ def _groups(summary: RankSummary, table: GroupTable, rank_index: int, run: int) 
         group = table.id_of(local)
         slot = seen[group] = seen.get(group, 0) + 1
         rows.append((rank_index, index, run, group, local.name or f"#{slot}"))
-    schema = {"rank_index": pl.Int32, "index": pl.Int32, "run": pl.Int32, "group": pl.String, "name": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _step_numbers(summary: RankSummary, rank_index: int) -> pl.DataFrame:
-    rows = [(rank_index, index, step.number) for index, step in enumerate(summary.head.steps)]
-    return pl.DataFrame(rows, schema={"rank_index": pl.Int32, "step_index": pl.Int32, "step": pl.Int64}, orient="row")
+    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracelens.results import Group, RanksSource
@@ -22,6 +22,8 @@ class _Entry:
     names: dict[str, None] = field(default_factory=dict)
     descriptions: dict[str, None] = field(default_factory=dict)
     used: bool = False
+    mesh: Mesh | None = None
+    id: str = ""
 
 
 class GroupTable:
@@ -32,16 +34,29 @@ class GroupTable:
 
     def __init__(self, summaries: Sequence[RankSummary]) -> None:
         self._entries: dict[Key, _Entry] = {}
-        self._ids: dict[Key, str] = {}
+        self._keys: dict[int, tuple[tuple[int, ...], Key]] = {}
         for summary in summaries:
             used = set(summary.calls["group"].drop_nulls().unique())
             for index, local in enumerate(summary.head.groups):
                 self._add(local, used=index in used)
-        for key, entry in self._entries.items():
-            self._ids[key] = _identify(entry.local, set(self._ids.values()))
+        taken: set[str] = set()
+        for entry in self._entries.values():
+            entry.mesh = mesh_of_group(entry.local)
+            entry.id = _distinct(_stem(entry), taken)
+            taken.add(entry.id)
+
+    def _key(self, local: LocalGroup) -> Key:
+        """What tells sets of ranks apart; thousands of ranks share long lists, which are looked at once."""
+        ranks = local.ranks
+        if ranks is None:
+            return ("name", local.name, local.size)
+        known = self._keys.get(id(ranks))
+        if known is None:
+            known = self._keys[id(ranks)] = (ranks, ("ranks", *sorted(ranks)))
+        return known[1]
 
     def _add(self, local: LocalGroup, *, used: bool) -> None:
-        entry = self._entries.setdefault(_key(local), _Entry(local))
+        entry = self._entries.setdefault(self._key(local), _Entry(local))
         if _SOURCE_ORDER[local.ranks_source] < _SOURCE_ORDER[entry.local.ranks_source]:
             entry.local = local
         if local.name is not None:
@@ -52,24 +67,29 @@ class GroupTable:
 
     def id_of(self, local: LocalGroup) -> str:
         """The id of a rank's own group in the table."""
-        return self._ids[_key(local)]
+        return self._entries[self._key(local)].id
+
+    def shape_of(self, local: LocalGroup) -> str:
+        """What groups alike share: the mesh without its first rank, else the size and the name."""
+        mesh = self._entries[self._key(local)].mesh
+        return str(mesh) if mesh is not None else f"{local.size} ranks {local.name or ''}"
 
     def groups(self, gpus_per_node: int | None) -> tuple[Group, ...]:
         """The groups that carry traffic, the largest first and then by their first rank."""
-        rows = [self._group(key, entry, gpus_per_node) for key, entry in self._entries.items() if entry.used]
+        rows = [self._group(entry, gpus_per_node) for entry in self._entries.values() if entry.used]
         return tuple(sorted(rows, key=_order))
 
-    def _group(self, key: Key, entry: _Entry, gpus_per_node: int | None) -> Group:
+    def _group(self, entry: _Entry, gpus_per_node: int | None) -> Group:
         local = entry.local
         ranks = None if local.ranks is None else tuple(sorted(local.ranks))
         return Group(
-            id=self._ids[key],
+            id=entry.id,
             names=tuple(entry.names),
             descriptions=tuple(entry.descriptions),
             size=local.size,
             ranks=ranks,
             ranks_source=local.ranks_source,
-            mesh=mesh_of_group(local),
+            mesh=entry.mesh,
             spans_nodes=_spans_nodes(ranks, gpus_per_node),
         )
 
@@ -79,20 +99,12 @@ def mesh_of_group(group: LocalGroup) -> Mesh | None:
     return None if group.ranks is None else mesh_of(sorted(group.ranks))
 
 
-def _key(group: LocalGroup) -> Key:
-    if group.ranks is not None:
-        return ("ranks", *sorted(group.ranks))
-    return ("name", group.name, group.size)
-
-
-def _identify(group: LocalGroup, taken: Iterable[str]) -> str:
+def _stem(entry: _Entry) -> str:
+    group = entry.local
     if group.ranks is None:
-        stem = f"group:{group.name or '?'}({'?' if group.size is None else group.size})"
-    else:
-        mesh = mesh_of_group(group)
-        shape = f"irregular({len(group.ranks)})" if mesh is None else format_mesh(mesh)
-        stem = f"group:{shape}@{min(group.ranks, default=0)}"
-    return _distinct(stem, set(taken))
+        return f"group:{group.name or '?'}({'?' if group.size is None else group.size})"
+    shape = f"irregular({len(group.ranks)})" if entry.mesh is None else format_mesh(entry.mesh)
+    return f"group:{shape}@{min(group.ranks, default=0)}"
 
 
 def _distinct(stem: str, taken: set[str]) -> str:

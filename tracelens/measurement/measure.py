@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import polars as pl
-
 from tracelens.engine import Summaries
 from tracelens.errors import InputError, Problem, UsageError
 from tracelens.measurement.across import measure_across
@@ -15,7 +13,8 @@ from tracelens.measurement.groups import GroupTable
 from tracelens.measurement.jobs import choose_job
 from tracelens.measurement.rows import merge_group_time, merge_traffic
 from tracelens.measurement.run import describe_run, find_node_size
-from tracelens.measurement.traffic import measure_rank
+from tracelens.measurement.sizes import measure_sizes
+from tracelens.measurement.traffic import measure_traffic, stack
 from tracelens.results import Measurement, Overlap, Skipped, StepTime
 from tracelens.summary import RankSummary
 
@@ -49,9 +48,7 @@ def measure(
     chosen = [_choose_steps(rank, steps) for rank in ranks]
     if steps is not None and not any(chosen):
         raise UsageError(_no_steps(ranks, steps), hint="give a range that the traces hold, such as --steps 3:5")
-    measured = [measure_rank(rank, table, n, use) for n, (rank, use) in enumerate(zip(ranks, chosen, strict=True))]
-    rows = pl.concat([row for row, _ in measured])
-    totals = pl.concat([total for _, total in measured])
+    rows, totals = measure_traffic(ranks, table, chosen)
     classes = list(range(len(ranks))) if per_rank else find_classes(rows, len(ranks))
     across = measure_across(ranks, table, chosen, nodes, whole=steps is None)
     met = (*problems, *job.problems, *assumed, *across.problems)
@@ -60,7 +57,8 @@ def measure(
         groups=table.groups(nodes),
         traffic=merge_traffic(rows, ranks, classes, chosen),
         group_time=merge_group_time(totals, classes, chosen),
-        time=tuple(entry for n, rank in enumerate(ranks) for entry in _step_times(rank, chosen[n])),
+        sizes=measure_sizes(ranks, table, chosen, classes),
+        time=_step_times(ranks, chosen),
         overlap=tuple(_overlap(rank) for rank in ranks),
         skew=across.skew,
         clocks=across.clocks,
@@ -93,12 +91,14 @@ def _no_steps(ranks: Sequence[RankSummary], steps: tuple[int, int]) -> str:
     return f"no trace has a step from {steps[0]} to {steps[1]}: {have}"
 
 
-def _step_times(summary: RankSummary, steps: Sequence[int]) -> list[StepTime]:
-    spans = summary.head.steps
-    kept = summary.budget.filter(pl.col("step").is_in(list(steps)))
-    return [
-        StepTime(rank=summary.rank, step=spans[row.pop("step")].number, **row) for row in kept.iter_rows(named=True)
-    ]
+def _step_times(ranks: Sequence[RankSummary], steps: Sequence[Sequence[int]]) -> tuple[StepTime, ...]:
+    used = {(n, step): ranks[n].head.steps[step].number for n, use in enumerate(steps) for step in use}
+    rows = stack([summary.budget for summary in ranks]).iter_rows(named=True)
+    return tuple(
+        StepTime(rank=ranks[place[0]].rank, step=used[place], **row)
+        for row in rows
+        if (place := (row.pop("rank_index"), row.pop("step"))) in used
+    )
 
 
 def _overlap(summary: RankSummary) -> Overlap:

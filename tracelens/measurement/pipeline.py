@@ -88,14 +88,14 @@ def _find_places(ranks: Sequence[RankSummary], alignment: Alignment, steps: Sequ
         .filter(pl.col("ranks").list.len() > 1)
         .sort("run", "ranks")
     )
-    numbers: dict[tuple[int | None, int | None], tuple[int, int]] = {
-        (summary.rank, summary.head.steps[i].number): (n, i) for n, summary in enumerate(ranks) for i in steps[n]
-    }
+    held: dict[int | None, dict[int | None, tuple[int, int]]] = {}
+    for n, summary in enumerate(ranks):
+        held.setdefault(summary.rank, {}).update({summary.head.steps[i].number: (n, i) for i in steps[n]})
     places = []
     for _, group, _, all_stages, stages in members.iter_rows():
-        held = [{step for rank, step in numbers if rank == stage} for stage in stages]
-        for step in sorted(set.intersection(*held), key=lambda number: number or 0):
-            indices = {stage: numbers[stage, step] for stage in stages}
+        common = set.intersection(*(set(held[stage]) for stage in stages))
+        for step in sorted(common, key=lambda number: number or 0):
+            indices = {stage: held[stage][step] for stage in stages}
             places.append(_Place(group, tuple(all_stages), tuple(stages), step, indices))
     return places
 

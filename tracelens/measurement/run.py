@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import polars as pl
-
 from tracelens.errors import Problem, Severity
 from tracelens.results import Coverage, Run, Skipped, TraceFile
 from tracelens.summary import RankSummary
@@ -84,11 +82,7 @@ def _describe_file(summary: RankSummary, window: int) -> TraceFile:
 
 
 def _coverage(ranks: Sequence[RankSummary]) -> Coverage:
-    unsized = 0
-    for summary in ranks:
-        sized = summary.calls.filter(pl.col("wire_bytes").is_not_null()).select("call")
-        with_bytes = summary.links.join(sized, on="call", how="semi")["kernel"].n_unique()
-        unsized += len(summary.kernels) - with_bytes
+    unsized = sum(len(summary.kernels) - _sized_kernels(summary) for summary in ranks)
     return Coverage(
         calls=sum(len(summary.calls) for summary in ranks),
         calls_with_bytes=sum(len(s.calls) - s.calls["wire_bytes"].null_count() for s in ranks),
@@ -97,3 +91,9 @@ def _coverage(ranks: Sequence[RankSummary]) -> Coverage:
         kernels_with_call=sum(len(s.kernels) - s.kernels["owner"].null_count() for s in ranks),
         unsized_kernels=unsized,
     )
+
+
+def _sized_kernels(summary: RankSummary) -> int:
+    """Kernels that serve a call of known size; `call` is the number of its row."""
+    sized = summary.calls["wire_bytes"].is_not_null().gather(summary.links["call"])
+    return summary.links["kernel"].filter(sized).n_unique()

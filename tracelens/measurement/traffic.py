@@ -1,19 +1,22 @@
-"""Traffic of one rank: what it sends per group, primitive and step, and the time that takes."""
+"""Traffic of each rank: what it sends per group, primitive and step, and the time that takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from tracelens.collectives import Primitive, bus_factor
-from tracelens.measurement.groups import GroupTable, mesh_of_group
+from tracelens.measurement.groups import GroupTable
 from tracelens.results import Evidence
-from tracelens.summary import LocalGroup, RankSummary
+from tracelens.summary import RankSummary
 
 KEY = ("kind", "primitive", "dtype", "phase", "evidence", "orphan")
 """What tells rows apart within a rank; `kind` stands for one process group, the same one for ranks alike, and
 `orphan` names kernels that no call explains."""
+
+_PER_RANK = ("rank_index", *KEY)
 
 ROWS: dict[str, pl.DataType] = {
     "rank_index": pl.Int32(),
@@ -47,8 +50,8 @@ ROWS: dict[str, pl.DataType] = {
 _REPORTED = {p.value for p in Primitive} - {Primitive.gather, Primitive.scatter, Primitive.barrier}
 
 
-def describe_groups(summary: RankSummary, table: GroupTable) -> pl.DataFrame:
-    """Each process group of a rank: its index, its id in the table, and its `kind`.
+def describe_groups(summary: RankSummary, table: GroupTable) -> list[tuple[int, str, str, str | None]]:
+    """Each process group of a rank: its index, its id in the table, its `kind` and its name.
 
     The kind is what ranks alike share: the mesh without its first rank (or the size), what the group is called,
     and which of the groups with those very ranks it is.
@@ -56,68 +59,110 @@ def describe_groups(summary: RankSummary, table: GroupTable) -> pl.DataFrame:
     seen: dict[str, int] = {}
     rows = []
     for index, local in enumerate(summary.head.groups):
-        group = table.id_of(local)
+        group, shape = table.id_of(local), table.shape_of(local)
         slot = seen[group] = seen.get(group, 0) + 1
-        rows.append((index, group, f"{_shape(local)} {local.description or ''} {slot}", local.name))
-    schema = {"index": pl.Int32, "group": pl.String, "kind": pl.String, "name": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+        rows.append((index, group, f"{shape} {local.description or ''} {slot}", local.name))
+    return rows
 
 
-def _shape(group: LocalGroup) -> str:
-    mesh = mesh_of_group(group)
-    return str(mesh) if mesh is not None else f"{group.size} ranks {group.name or ''}"
+_GROUPS = {"rank_index": pl.Int32, "index": pl.Int32, "group": pl.String, "kind": pl.String, "name": pl.String}
+_BATCH = 512
+"""Ranks whose frames meet at once: enough to make the cost of a query small, few enough to stay small in memory."""
 
 
-def measure_rank(
-    summary: RankSummary, table: GroupTable, rank_index: int, steps: Sequence[int]
+def measure_traffic(
+    ranks: Sequence[RankSummary], table: GroupTable, steps: Sequence[Sequence[int]]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Rows of traffic and of group time of one rank.
+    """Rows of traffic and of group time of every rank.
 
     Args:
-        summary: the rank.
+        ranks: the summaries.
         table: groups of the job.
-        rank_index: number of the summary among those measured.
-        steps: indices of the steps to use.
+        steps: indices of the steps to use, per summary.
 
     Returns:
         `ROWS`, and per group `rank_index, group, calls, wire_bytes, busy_ns, exposed_ns` as sums over the steps.
     """
-    calls = _keyed_calls(summary, table)
-    kernels = _keyed_kernels(summary, calls)
-    inside = calls.filter(pl.col("step").is_in(steps))
-    launched = kernels.filter(pl.col("step").is_in(steps))
+    measured = [
+        _measure_batch(_Batch(ranks[first : first + _BATCH], table, steps[first : first + _BATCH], first))
+        for first in range(0, len(ranks), _BATCH)
+    ]
+    return pl.concat([rows for rows, _ in measured]), pl.concat([totals for _, totals in measured])
+
+
+class _Batch:
+    """The frames of some ranks, one below the other, with `rank_index`."""
+
+    def __init__(
+        self, ranks: Sequence[RankSummary], table: GroupTable, steps: Sequence[Sequence[int]], first: int
+    ) -> None:
+        self.calls = stack([summary.calls for summary in ranks], first)
+        self.kernels = stack([summary.kernels for summary in ranks], first)
+        self.links = stack([summary.links for summary in ranks], first)
+        self.segments = stack([summary.segments for summary in ranks], first)
+        groups = [(n, *row) for n, summary in enumerate(ranks, first) for row in describe_groups(summary, table)]
+        self.groups = pl.DataFrame(groups, schema=_GROUPS, orient="row")
+        used = [(n, step) for n, use in enumerate(steps, first) for step in use]
+        self.used = pl.DataFrame(used, schema={"rank_index": pl.Int32, "step": pl.Int32}, orient="row")
+        counts = [(n, len(use)) for n, use in enumerate(steps, first)]
+        self.steps = pl.DataFrame(counts, schema={"rank_index": pl.Int32, "steps": pl.Int64}, orient="row")
+
+
+def stack(frames: Sequence[pl.DataFrame], first: int = 0) -> pl.DataFrame:
+    """Frames of single ranks one below the other, with `rank_index` counted from `first`."""
+    numbers = np.repeat(np.arange(first, first + len(frames), dtype=np.int32), [len(frame) for frame in frames])
+    return pl.concat(frames).with_columns(rank_index=pl.Series(numbers))
+
+
+def _measure_batch(batch: _Batch) -> tuple[pl.DataFrame, pl.DataFrame]:
+    calls = _keyed_calls(batch)
+    kernels = _keyed_kernels(batch, calls)
+    inside = calls.join(batch.used, on=["rank_index", "step"], how="semi", maintain_order="left")
+    launched = kernels.join(batch.used, on=["rank_index", "step"], how="semi", maintain_order="left")
     rows = _sums(inside)
     for part in (
-        _spread(inside, steps),
-        _kernel_counts(summary, inside, launched),
-        _time(summary, launched, KEY),
+        _spread(inside, batch),
+        _kernel_counts(batch, inside, launched),
+        _time(batch, launched, _PER_RANK),
         _unlinked(kernels),
     ):
-        rows = rows.join(part, on=KEY, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right")
-    rows = rows.with_columns(
-        pl.col("calls", "calls_min", "calls_max", "calls_sized", "calls_timed", "kernels", "unlinked").fill_null(0),
-        calls_median=pl.col("calls_median").fill_null(0.0),
-        rank_index=pl.lit(rank_index, pl.Int32),
-        steps=pl.lit(len(steps), pl.Int64),
+        part = part.sort(_PER_RANK, nulls_last=True)  # rows that only this part has come in an order of their own
+        rows = rows.join(part, on=_PER_RANK, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right")
+    rows = (
+        rows.join(batch.steps, on="rank_index", how="left", maintain_order="left")
+        .with_columns(
+            pl.col("calls", "calls_min", "calls_max", "calls_sized", "calls_timed", "kernels", "unlinked").fill_null(0),
+            calls_median=pl.col("calls_median").fill_null(0.0),
+        )
+        .sort("rank_index", maintain_order=True)
     )
-    totals = _group_totals(summary, inside, launched).with_columns(rank_index=pl.lit(rank_index, pl.Int32))
-    return rows.select([pl.col(name).cast(dtype) for name, dtype in ROWS.items()]), totals
+    return rows.select([pl.col(name).cast(dtype) for name, dtype in ROWS.items()]), _group_totals(
+        batch, inside, launched
+    )
 
 
-def _keyed_calls(summary: RankSummary, table: GroupTable) -> pl.DataFrame:
-    groups = describe_groups(summary, table)
-    calls = summary.calls.rename({"group": "index"}).join(groups, on="index", how="left", maintain_order="left")
-    reported = pl.col("primitive").is_in(list(_REPORTED))
+def _keyed_calls(batch: _Batch) -> pl.DataFrame:
+    calls = batch.calls.rename({"group": "index"}).join(
+        batch.groups, on=["rank_index", "index"], how="left", maintain_order="left"
+    )
     return calls.with_columns(
-        primitive=pl.when(reported).then("primitive").otherwise(pl.lit(Primitive.other.value)),
+        primitive=report_primitive(),
         orphan=pl.lit(None, pl.String),
     )
 
 
-def _keyed_kernels(summary: RankSummary, calls: pl.DataFrame) -> pl.DataFrame:
+def report_primitive() -> pl.Expr:
+    """The primitive in the contract's words."""
+    reported = pl.col("primitive").is_in(list(_REPORTED))
+    return pl.when(reported).then("primitive").otherwise(pl.lit(Primitive.other.value))
+
+
+def _keyed_kernels(batch: _Batch, calls: pl.DataFrame) -> pl.DataFrame:
     """Kernels with the key of the call that owns them; those of no call go by their own name."""
-    owned = calls.select("call", "group", *KEY[:-1], call_step="step")
-    joined = summary.kernels.join(owned, left_on="owner", right_on="call", how="left", maintain_order="left")
+    owned = calls.select("rank_index", "call", "group", *KEY[:-1], call_step="step")
+    joined = batch.kernels.join(
+        owned, left_on=["rank_index", "owner"], right_on=["rank_index", "call"], how="left", maintain_order="left"
+    )
     orphan = pl.col("owner").is_null()
     return joined.with_columns(
         orphan=pl.when(orphan).then(pl.coalesce("family", "name")),
@@ -128,7 +173,7 @@ def _keyed_kernels(summary: RankSummary, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sums(calls: pl.DataFrame) -> pl.DataFrame:
-    return calls.group_by(*KEY, maintain_order=True).agg(
+    return calls.group_by(*_PER_RANK, maintain_order=True).agg(
         group=pl.col("group").first(),
         name=pl.col("name").first(),
         group_size=pl.col("group_size").first(),
@@ -145,14 +190,14 @@ def _known_sum(column: str) -> pl.Expr:
     return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum())
 
 
-def _spread(calls: pl.DataFrame, steps: Sequence[int]) -> pl.DataFrame:
+def _spread(calls: pl.DataFrame, batch: _Batch) -> pl.DataFrame:
     """Least, middle and most calls of a step; a step without any counts as zero."""
-    per_step = calls.group_by(*KEY, "step").agg(calls=pl.len().cast(pl.Int64))
-    grid = calls.select(KEY).unique().join(pl.DataFrame({"step": steps}, schema={"step": pl.Int32}), how="cross")
+    per_step = calls.group_by(*_PER_RANK, "step").agg(calls=pl.len().cast(pl.Int64))
+    grid = calls.select(_PER_RANK).unique().join(batch.used, on="rank_index")
     return (
-        grid.join(per_step, on=[*KEY, "step"], how="left", nulls_equal=True)
+        grid.join(per_step, on=[*_PER_RANK, "step"], how="left", nulls_equal=True)
         .with_columns(pl.col("calls").fill_null(0))
-        .group_by(KEY)
+        .group_by(_PER_RANK)
         .agg(
             calls_min=pl.col("calls").min(),
             calls_median=pl.col("calls").median(),
@@ -161,16 +206,18 @@ def _spread(calls: pl.DataFrame, steps: Sequence[int]) -> pl.DataFrame:
     )
 
 
-def _kernel_counts(summary: RankSummary, calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def _kernel_counts(batch: _Batch, calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Kernels that serve each row; one that carries a send and a receive counts for both."""
-    serving = summary.links.join(calls.select("call", *KEY), on="call").select("kernel", *KEY)
-    alone = kernels.filter(pl.col("owner").is_null()).select("kernel", *KEY)
-    return pl.concat([serving, alone]).unique().group_by(KEY).agg(kernels=pl.len().cast(pl.Int64))
+    keyed = calls.select("call", *_PER_RANK)
+    serving = batch.links.join(keyed, on=["rank_index", "call"]).select("kernel", *_PER_RANK)
+    alone = kernels.filter(pl.col("owner").is_null()).select("kernel", *_PER_RANK)
+    return pl.concat([serving, alone]).unique().group_by(_PER_RANK).agg(kernels=pl.len().cast(pl.Int64))
 
 
-def _time(summary: RankSummary, kernels: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+def _time(batch: _Batch, kernels: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Busy and exposed time of each key: unions within a step, so sums over distinct segments."""
-    running = summary.segments.join(kernels.select("kernel", "step", *key), on="kernel")
+    others = [name for name in key if name != "rank_index"]
+    running = batch.segments.join(kernels.select("rank_index", "kernel", "step", *others), on=["rank_index", "kernel"])
     return (
         running.unique(["segment", "step", *key])
         .group_by(*key)
@@ -180,16 +227,17 @@ def _time(summary: RankSummary, kernels: pl.DataFrame, key: Sequence[str]) -> pl
 
 def _unlinked(kernels: pl.DataFrame) -> pl.DataFrame:
     before = kernels.filter(pl.col("launch_ns").is_null() & pl.col("step").is_null())
-    return before.group_by(KEY).agg(unlinked=pl.len().cast(pl.Int64))
+    return before.group_by(_PER_RANK).agg(unlinked=pl.len().cast(pl.Int64))
 
 
-def _group_totals(summary: RankSummary, calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    sums = calls.group_by("group", maintain_order=True).agg(
+def _group_totals(batch: _Batch, calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    key = ["rank_index", "group"]
+    sums = calls.group_by(key, maintain_order=True).agg(
         calls=pl.len().cast(pl.Int64), wire_bytes=_known_sum("wire_bytes")
     )
-    time = _time(summary, kernels, ["group"])
-    joined = sums.join(time, on="group", how="full", coalesce=True, nulls_equal=True, maintain_order="left_right")
-    return joined.with_columns(pl.col("calls").fill_null(0))
+    time = _time(batch, kernels, key)
+    joined = sums.join(time, on=key, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right")
+    return joined.with_columns(pl.col("calls").fill_null(0)).sort("rank_index", maintain_order=True)
 
 
 def bandwidths(
