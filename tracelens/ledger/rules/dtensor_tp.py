@@ -68,7 +68,9 @@ def _with_sequence_parallel(model: ModelSpec, layout: Layout, stage: StagePlan) 
     if stage.has_head:
         yield _term("head.forward", AG, y.m, FORWARD, dtype)
         yield _term("head.backward", RS, y.m, BACKWARD, dtype)
-    yield from _norm_gradients(model, layout, stage)
+    if layout.zero_level and layout.shard_ranks * layout.dp_replicate > 1:
+        # FSDP's hook makes partial gradients whole; without it they stay partial until someone asks
+        yield from _norm_gradients(model, layout, stage)
 
 
 def _recomputed(layout: Layout) -> tuple[int, int]:
