@@ -73,6 +73,19 @@ class TestCrosscheck:
         }
         assert "last-step" in document["faults"]
 
+    def test_kernels_that_the_user_names_communicate_for_us_and_compute_for_hta(
+        self, tmp_path: Path, capsys: Captured
+    ) -> None:
+        table = tmp_path / "kernels.toml"
+        table.write_text('[[kernel]]\npattern = "my_exchange"\nlibrary = "ours"\n')
+        path = write_trace(
+            tmp_path / "a.json",
+            *(launch(1, 10), launch(2, 20), kernel("my_exchange", 100, 200, 1), kernel(GEMM, 200, 100, 2)),
+        )
+        assert main(["crosscheck", str(path), "--kernels", str(table)]) == 0
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        assert "communication overlapped % 50.00 - explained names-only -" in lines
+
     def test_a_summary_will_do_while_its_trace_is_there(self, tmp_path: Path, capsys: Captured) -> None:
         path = write_two_steps(tmp_path / "a.json")
         assert main(["summarize", str(path), "-o", str(tmp_path / "out"), "--jobs", "1"]) == 0

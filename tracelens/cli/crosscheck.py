@@ -14,7 +14,7 @@ from tracelens import __version__
 from tracelens.cli.options import Reading, output_options, reading_options
 from tracelens.cli.output import Format, Output
 from tracelens.cli.progress import reading_progress
-from tracelens.cli.reading import read
+from tracelens.cli.reading import known_kernels, read
 from tracelens.crosscheck.faults import MEANINGS
 from tracelens.crosscheck.figures import decimals_of
 from tracelens.report.table import WIDTH, Column, lay_out, printable
@@ -50,7 +50,7 @@ def command(*, reading: Reading, output: Output) -> int:
     summaries = read(reading)
     total_bytes = sum(summary.head.bytes for summary in summaries.ranks)
     with reading_progress(total_bytes, sys.stderr, wanted=reading.progress) as report:
-        comparison = compare_with_hta(summaries.ranks, progress=report)
+        comparison = compare_with_hta(summaries.ranks, kernels=known_kernels(reading), progress=report)
     for file in summaries.skipped:
         click.echo(f"skipped: {file.why if file.path in file.why else f'{file.path}: {file.why}'}", err=True)
     output.write(_render_json(comparison) if output.format is Format.json else _render_text(comparison))

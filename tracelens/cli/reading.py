@@ -9,7 +9,7 @@ from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
 from tracelens.engine import Summaries, summarize_all
 from tracelens.trace.discover import Discovery, discover
-from tracelens.trace.kernels import read_families
+from tracelens.trace.kernels import Family, read_families
 
 
 def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
@@ -19,7 +19,16 @@ def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
         InputError: no path leads to a trace that can be read.
     """
     found = discovery or discover(reading.paths)
-    kernels = () if reading.kernels is None else read_families(Path(reading.kernels))
+    kernels = known_kernels(reading)
     total_bytes = sum(source.bytes for source in found.sources)
     with reading_progress(total_bytes, sys.stderr, wanted=reading.progress) as report:
         return summarize_all(found, jobs=reading.jobs, progress=report, kernels=kernels)
+
+
+def known_kernels(reading: Reading) -> tuple[Family, ...]:
+    """The communication kernels that the user names with `--kernels`.
+
+    Raises:
+        InputError: the file can't be read, or is no table of kernels.
+    """
+    return () if reading.kernels is None else read_families(Path(reading.kernels))

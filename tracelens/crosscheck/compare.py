@@ -16,6 +16,7 @@ from tracelens.crosscheck.neighbour import HtaFailure, figures_from_hta, require
 from tracelens.crosscheck.ours import our_figures
 from tracelens.crosscheck.recording import Recording, read_recording
 from tracelens.summary import RankSummary
+from tracelens.trace.kernels import Family
 
 
 class Verdict(StrEnum):
@@ -67,12 +68,16 @@ class HtaComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_with_hta(
-    summaries: Sequence[RankSummary], *, progress: Callable[[Path, int], None] | None = None
+    summaries: Sequence[RankSummary],
+    *,
+    kernels: tuple[Family, ...] = (),
+    progress: Callable[[Path, int], None] | None = None,
 ) -> HtaComparison:
     """Compare what we say of traces with what HTA says of the same files, each file by itself.
 
     Args:
         summaries: of traces that are still where they were read.
+        kernels: communication kernels that the user knows, as the summaries were made with.
         progress: called with a file and its size once it is done.
 
     Raises:
@@ -83,20 +88,21 @@ def compare_with_hta(
     files = []
     for summary in summaries:
         with tempfile.TemporaryDirectory(prefix="tracelens-hta-") as folder:
-            files.append(compare_file(summary, Path(folder)))
+            files.append(compare_file(summary, Path(folder), kernels))
         if progress is not None:
             progress(Path(summary.head.path), summary.head.bytes)
     return HtaComparison(hta_version=importlib.metadata.version("HolisticTraceAnalysis"), files=tuple(files))
 
 
-def compare_file(summary: RankSummary, folder: Path) -> FileComparison:
+def compare_file(summary: RankSummary, folder: Path, kernels: tuple[Family, ...]) -> FileComparison:
     """Compare one file.
 
     Args:
         summary: what we say of it.
         folder: for a copy that HTA can read, where it needs one.
+        kernels: communication kernels that the user knows.
     """
-    recording = read_recording(Path(summary.head.path), summary)
+    recording = read_recording(Path(summary.head.path), summary, kernels)
     try:
         theirs = figures_from_hta(summary, folder)
     except HtaFailure as failure:

@@ -16,6 +16,7 @@ from tracelens.summary import RankSummary
 from tracelens.trace.columns import Collector, GpuWork
 from tracelens.trace.decode import AnyEvent, Reader
 from tracelens.trace.faults import drop_misplaced
+from tracelens.trace.kernels import Family
 from tracelens.trace.link import classify_gpu, drop_duplicates
 from tracelens.trace.schema import KINDS, Kind
 
@@ -61,8 +62,13 @@ class Recording:
     steps: int
 
 
-def read_recording(path: Path, summary: RankSummary) -> Recording:
+def read_recording(path: Path, summary: RankSummary, kernels: tuple[Family, ...] = ()) -> Recording:
     """Read a trace once more, with what HTA looks at.
+
+    Args:
+        path: the trace.
+        summary: of it.
+        kernels: communication kernels that the user knows, as the summary was made with.
 
     Raises:
         InputError: the file can't be read as a trace.
@@ -72,7 +78,7 @@ def read_recording(path: Path, summary: RankSummary) -> Recording:
         collector.add(batch)
         others.add(batch)
     events = collector.finish()
-    classified = classify_gpu(events, ())
+    classified = classify_gpu(events, kernels)
     unique, _ = drop_duplicates(classified)
     gpu, _ = drop_misplaced(unique, events)
     used = gpu.select("row", our_start_ns="start_ns", our_end_ns="end_ns", kind=_our_kind())
