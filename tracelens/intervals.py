@@ -55,12 +55,14 @@ def covered(a: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Array:
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """What lies in both normal sets, as a normal set."""
-    points = np.unique(np.concatenate((*a, *b)))
-    if points.size < 2:
-        return EMPTY
-    left, right = points[:-1], points[1:]
-    inside = (covered(a, left, right) == right - left) & (covered(b, left, right) == right - left)
-    return union(left[inside], right[inside])
+    if a[0].size > b[0].size:
+        a, b = b, a
+    # those of b that meet an interval of a stand side by side, from `first` on
+    first = np.searchsorted(b[1], a[0], side="right")
+    counts = np.searchsorted(b[0], a[1], side="left") - first
+    mine = np.repeat(np.arange(a[0].size), counts)
+    other = np.arange(mine.size) + np.repeat(first - np.cumsum(counts) + counts, counts)
+    return np.maximum(a[0][mine], b[0][other]), np.minimum(a[1][mine], b[1][other])
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
@@ -68,10 +70,14 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     if a[0].size == 0 or b[0].size == 0:
         return a
     low, high = min(a[0][0], b[0][0]), max(a[1][-1], b[1][-1])
-    gaps = union(np.concatenate(([low], b[1])), np.concatenate((b[0], [high])))
-    return intersection(a, gaps)
+    starts, ends = np.concatenate(([low], b[1])), np.concatenate((b[0], [high]))
+    gaps = ends > starts
+    return intersection(a, (starts[gaps], ends[gaps]))
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
     """The part of a normal set inside (start, end), as a normal set."""
-    return union(np.maximum(a[0], start), np.minimum(a[1], end))
+    if end <= start:
+        return EMPTY
+    inside = slice(np.searchsorted(a[1], start, side="right"), np.searchsorted(a[0], end, side="left"))
+    return np.maximum(a[0][inside], start), np.minimum(a[1][inside], end)

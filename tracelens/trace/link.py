@@ -7,8 +7,11 @@ kernels carry nothing). A kernel without a launch was launched before the record
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracelens.trace.columns import Events, GpuWork
@@ -35,47 +38,58 @@ def classify_gpu(events: Events, extra: tuple[Family, ...]) -> pl.DataFrame:
         the record that a kernel carries, never by stream.
     """
     gpu = events.gpu.with_row_index("row")
-    names = gpu["name"].unique().to_list()
-    families = [find_family(events.names[code], extra) for code in names]
+    told = _tell_by_name(gpu["name"], events.names, extra)
+    recorded = np.zeros(len(gpu), np.bool_)
+    recorded[events.kernel_records["row"].to_numpy()] = True
+    carries = pl.Series(recorded) & ~told["computes"]
+    launches = events.launches.drop_nulls("correlation")
+    rows = _find_first(launches["correlation"].to_numpy(), gpu["correlation"])
+    replays = [code for code, name in enumerate(events.names) if "GraphLaunch" in name]
+    return gpu.with_columns(
+        is_comm=(gpu["work"] == GpuWork.kernel) & (told["named_comm"] | carries),
+        is_matmul=told["is_matmul"],
+        family=told["family"],
+        hint=told["hint"],
+        launch_ns=launches["start_ns"].gather(rows),
+        launch_thread=launches["thread"].gather(rows),
+        replayed=launches["name"].is_in(replays).gather(rows),
+    )
+
+
+def _tell_by_name(codes: pl.Series, names: Sequence[str], extra: tuple[Family, ...]) -> pl.DataFrame:
+    """What the names of kernels tell, a row per kernel; each name is looked at once."""
+    used = set(codes.unique())
+    families = [find_family(name, extra) if code in used else None for code, name in enumerate(names)]
+    hints = [family and family.primitive and family.primitive.value for family in families]
+    libraries = [family and family.library for family in families]
     table = pl.DataFrame(
         {
-            "name": names,
-            "named_comm": [family is not None for family in families],
-            "computes": [_PYTORCH_COMPUTE in events.names[code] for code in names],
-            "is_matmul": [is_matmul(events.names[code]) for code in names],
-            "family": [None if family is None else family.library for family in families],
-            "hint": [family and family.primitive and family.primitive.value for family in families],
-        },
-        schema={
-            "name": pl.UInt32,
-            "named_comm": pl.Boolean,
-            "computes": pl.Boolean,
-            "is_matmul": pl.Boolean,
-            "family": pl.String,
-            "hint": pl.String,
-        },
-    )  # fmt: skip
-    recorded = events.kernel_records.select("row", recorded=pl.lit(value=True))
-    replays = [code for code, name in enumerate(events.names) if "GraphLaunch" in name]
-    launches = (
-        events.launches.filter(pl.col("correlation").is_not_null())
-        .unique("correlation", keep="first", maintain_order=True)
-        .select("correlation", launch_ns="start_ns", launch_thread="thread", replayed=pl.col("name").is_in(replays))
+            "named_comm": pl.Series([family is not None for family in families], dtype=pl.Boolean),
+            "computes": pl.Series([_PYTORCH_COMPUTE in name for name in names], dtype=pl.Boolean),
+            "is_matmul": pl.Series([is_matmul(name) for name in names], dtype=pl.Boolean),
+            "family": pl.Series(libraries, dtype=pl.Enum(sorted({library for library in libraries if library}))),
+            "hint": pl.Series(hints, dtype=pl.Enum(sorted({hint for hint in hints if hint}))),
+        }
     )
-    is_kernel = pl.col("work") == GpuWork.kernel
-    carries = pl.col("recorded").fill_null(value=False) & ~pl.col("computes")
-    return (
-        gpu.join(table, on="name", how="left", maintain_order="left")
-        .join(recorded, on="row", how="left", maintain_order="left")
-        .join(launches, on="correlation", how="left", maintain_order="left")
-        .with_columns(is_comm=is_kernel & (pl.col("named_comm") | carries))
-        .drop("named_comm", "computes", "recorded")
-    )
+    return table[codes.to_numpy()]
+
+
+def _find_first(ids: npt.NDArray[np.int64], wanted: pl.Series) -> pl.Series:
+    """Where each wanted id stands first among the ids; null where it does not."""
+    order = np.argsort(ids, kind="stable")
+    want = wanted.fill_null(0).to_numpy()
+    place = np.searchsorted(ids, want, sorter=order)
+    place[place == len(ids)] = 0
+    rows = order[place] if len(ids) else place
+    found = pl.Series(ids[rows] == want) if len(ids) else pl.repeat(value=False, n=len(want), eager=True)
+    return pl.Series(rows).set(~found | wanted.is_null(), None)
 
 
 def drop_duplicates(gpu: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """GPU work without exact repetitions of an event, and how many there were."""
     identity = ["start_ns", "end_ns", "name", "stream", "device", "correlation"]
+    if gpu.select(pl.struct(identity).hash()).to_series().n_unique() == len(gpu):
+        return gpu, 0  # the usual case, without a copy of everything
     unique = gpu.unique(identity, keep="first", maintain_order=True)
     return unique, len(gpu) - len(unique)
 
@@ -138,7 +152,7 @@ def _link_by_position(bare: pl.DataFrame, comm: pl.DataFrame, pending: pl.DataFr
         strategy="forward",
         check_sortedness=False,
     )
-    fits = pl.col("hint").is_null() | (pl.col("hint") == pl.col("primitive"))
+    fits = pl.col("hint").is_null() | (pl.col("hint").cast(pl.String) == pl.col("primitive"))
     # what a CUDA graph replays was recorded when the graph was captured, so no call waits for it
     served = bare.filter(~pl.col("replayed").fill_null(value=False)).select("row")
     return _links(joined.join(served, on="row", how="semi").filter(fits), Link.position)

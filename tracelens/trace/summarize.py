@@ -109,7 +109,7 @@ class _Summarizer:
             links=links,
             segments=timeline.cut_segments(kernels, covered),
             compute=timeline.compute_between_calls(compute, calls),
-            budget=timeline.budget_steps(steps, gpu),
+            budget=timeline.budget_steps(steps, comm_time, covered, timeline.union_of(timeline.moving(gpu))),
             shapes=_shapes(events),
             matmuls=timeline.time_matmuls(compute, comm_time, events),
         )

@@ -18,9 +18,19 @@ def union_of(gpu: pl.DataFrame) -> Intervals:
     return intervals.union(gpu["start_ns"].to_numpy(), gpu["end_ns"].to_numpy())
 
 
+_OF_COMPUTE = (
+    *("name", "grid", "start_ns", "end_ns", "is_matmul"),
+    *("correlation", "external_id", "launch_ns", "launch_thread", "step"),
+)
+
+
 def computing(gpu: pl.DataFrame) -> pl.DataFrame:
-    """The kernels that compute: neither communication nor copies nor fills."""
-    return gpu.filter((pl.col("work") == GpuWork.kernel) & ~pl.col("is_comm"))
+    """The kernels that compute: neither communication nor copies nor fills; nearly all, so no column too many."""
+    return (
+        gpu.select(*_OF_COMPUTE, "work", "is_comm")
+        .filter((pl.col("work") == GpuWork.kernel) & ~pl.col("is_comm"))
+        .select(_OF_COMPUTE)
+    )
 
 
 def moving(gpu: pl.DataFrame) -> pl.DataFrame:
@@ -58,10 +68,8 @@ def cut_segments(kernels: pl.DataFrame, compute: Intervals) -> pl.DataFrame:
     )
 
 
-def budget_steps(steps: Sequence[StepSpan], gpu: pl.DataFrame) -> pl.DataFrame:
+def budget_steps(steps: Sequence[StepSpan], comm: Intervals, compute: Intervals, memory: Intervals) -> pl.DataFrame:
     """Divide each step's GPU window between compute, exposed communication, exposed memory work and idling."""
-    comm = union_of(gpu.filter("is_comm"))
-    compute, memory = union_of(computing(gpu)), union_of(moving(gpu))
     rows = []
     for index, step in enumerate(steps):
         if step.gpu_start_ns is None or step.gpu_end_ns is None:
@@ -96,7 +104,8 @@ def compute_between_calls(compute: pl.DataFrame, calls: pl.DataFrame) -> pl.Data
         compute: compute kernels with `launch_ns`, `launch_thread`, `step`, `is_matmul`.
         calls: `call`, `issue_ns`.
     """
-    launched = compute.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns")
+    used = ("launch_ns", "launch_thread", "step", "start_ns", "end_ns", "is_matmul")
+    launched = compute.select(used).filter(pl.col("launch_ns").is_not_null()).sort("launch_ns")
     issued = calls.select(after_call="call", launch_ns="issue_ns").sort("launch_ns")
     length = pl.col("end_ns") - pl.col("start_ns")
     return (
