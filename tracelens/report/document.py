@@ -11,6 +11,7 @@ from tracelens.results import (
     Finding,
     Group,
     GroupTime,
+    Inference,
     Measurement,
     Overlap,
     Run,
@@ -44,8 +45,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing | None = None
     dilation: Dilation | None = None
     links: tuple[LinkUse, ...] | None = None
-    inference: None = None
-    """The layout behind the traffic; null in this version."""
+    inference: Inference | None = None
+    """The layout behind the traffic."""
     comparison: Comparison | RunComparison | None = None
     """Predicted against measured, or run against run; null unless asked for."""
     findings: tuple[Finding, ...] = ()
@@ -54,6 +55,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def make_document(
     measurement: Measurement,
     *,
+    inference: Inference | None = None,
     comparison: Comparison | RunComparison | None = None,
     findings: tuple[Finding, ...] = (),
 ) -> Document:
@@ -72,6 +74,7 @@ def make_document(
         routing=measurement.routing,
         dilation=measurement.dilation,
         links=measurement.links,
+        inference=inference,
         comparison=comparison,
         findings=findings,
     )

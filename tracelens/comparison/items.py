@@ -1,0 +1,169 @@
+"""The two sides of a comparison, in the same words: kinds of call of one rank in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tracelens.collectives import DTYPE_BYTES, Primitive
+from tracelens.ledger.groups import mesh_size
+from tracelens.ledger.layout import Layout
+from tracelens.ledger.results import Ledger, LedgerRow
+from tracelens.results import Group, Measurement, Phase, SizeRow, Traffic
+from tracelens.topology import Axis, Mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Calls of one primitive in one mesh, of one dtype and phase and, where it is known, of one size."""
+
+    mesh: Mesh | None
+    primitive: Primitive
+    dtype: str | None
+    phase: Phase | None
+    payload_bytes: int | None
+    """Of one call; None where calls differ."""
+    calls: float
+    wire_bytes: float | None
+    axis: Axis | None = None
+    term: str | None = None
+    overlap: str | None = None
+    group: str | None = None
+    busy_ns: int | None = None
+    exposed_ns: int | None = None
+    fewest: float | None = None
+    """Least and most calls of a step."""
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Ranks that do the same on one pipeline rank, with what was measured of each of them."""
+
+    rank_class: int
+    stage: int | None
+    ranks: tuple[int, ...]
+    measured: tuple[Item, ...]
+
+    @property
+    def weight(self) -> int:
+        """Ranks that were read; one where the rank is unknown."""
+        return max(1, len(self.ranks))
+
+
+def measured_units(measurement: Measurement, layout: Layout) -> tuple[Unit, ...]:
+    """Each class of ranks, cut by pipeline rank, with its calls; pp is the outermost axis, as all frameworks have it."""
+    groups = {group.id: group for group in measurement.groups}
+    classes: dict[int, tuple[int, ...]] = {}
+    for row in measurement.traffic:
+        classes.setdefault(row.rank_class, row.ranks)
+    units = []
+    for number, ranks in classes.items():
+        items = tuple(_items_of_class(measurement, number, groups))
+        for stage, members in _stages(ranks, layout).items():
+            units.append(Unit(rank_class=number, stage=stage, ranks=members, measured=items))
+    return tuple(units)
+
+
+def _stages(ranks: tuple[int, ...], layout: Layout) -> dict[int | None, tuple[int, ...]]:
+    if layout.pp == 1:
+        return {None: ranks}
+    per_stage = layout.world_size // layout.pp
+    stages: dict[int | None, tuple[int, ...]] = {}
+    for rank in ranks:
+        stages[rank // per_stage] = (*stages.get(rank // per_stage, ()), rank)
+    return stages or {None: ()}
+
+
+def _items_of_class(measurement: Measurement, number: int, groups: Mapping[str, Group]) -> Iterable[Item]:
+    """The calls of a class by size; rows of traffic, whose sizes are unknown, where no sizes are kept."""
+    sizes = [row for row in measurement.sizes if row.rank_class == number]
+    if sizes:
+        yield from (_sized_item(row, groups) for row in sizes)
+        return
+    calls = [row for row in measurement.traffic if row.rank_class == number and row.calls_per_step.max]
+    yield from (_traffic_item(row, groups) for row in calls)
+
+
+def _mesh(group: str | None, groups: Mapping[str, Group]) -> tuple[Mesh | None, Axis | None]:
+    if group is None or group not in groups:
+        return None, None
+    return groups[group].mesh, groups[group].axis
+
+
+def _sized_item(row: SizeRow, groups: Mapping[str, Group]) -> Item:
+    mesh, axis = _mesh(row.group, groups)
+    return Item(
+        mesh=mesh,
+        axis=axis,
+        primitive=row.primitive,
+        dtype=row.dtype,
+        phase=row.phase,
+        payload_bytes=row.from_bytes if row.from_bytes == row.to_bytes else None,
+        calls=row.calls_per_step.mean,
+        wire_bytes=row.wire_bytes_per_step,
+        group=row.group,
+        busy_ns=row.busy_ns_per_step,
+        exposed_ns=row.exposed_ns_per_step,
+        fewest=row.calls_per_step.min,
+        most=row.calls_per_step.max,
+    )
+
+
+def _traffic_item(row: Traffic, groups: Mapping[str, Group]) -> Item:
+    mesh, axis = _mesh(row.group, groups)
+    return Item(
+        mesh=mesh,
+        axis=axis,
+        primitive=row.primitive,
+        dtype=row.dtype,
+        phase=row.phase,
+        payload_bytes=None,
+        calls=row.calls_per_step.mean,
+        wire_bytes=row.wire_bytes_per_step,
+        group=row.group,
+        busy_ns=row.busy_ns_per_step,
+        exposed_ns=row.exposed_ns_per_step,
+        fewest=row.calls_per_step.min,
+        most=row.calls_per_step.max,
+    )
+
+
+def predicted_items(ledger: Ledger, stage: int | None) -> tuple[Item, ...]:
+    """The rows of the ledger for one pipeline rank."""
+    chosen = stage if stage is not None or ledger.layout.pp > 1 else 0
+    return tuple(_predicted(row) for row in ledger.rows_of_stage(chosen))
+
+
+def _predicted(row: LedgerRow) -> Item:
+    return Item(
+        mesh=row.mesh,
+        axis=row.axis,
+        term=row.term,
+        primitive=row.primitive,
+        dtype=row.dtype,
+        phase=row.phase,
+        payload_bytes=round(row.elements * DTYPE_BYTES[row.dtype]),
+        calls=row.calls,
+        wire_bytes=row.wire_bytes,
+        overlap=row.overlap.value,
+    )
+
+
+def with_meshes(measured: Sequence[Item], predicted: Sequence[Item], groups: Sequence[Group]) -> tuple[Item, ...]:
+    """Give groups whose ranks are unknown the one mesh of their size that is predicted for their primitive."""
+    sizes = {group.id: group.size for group in groups if group.ranks is None}
+    if not sizes:
+        return tuple(measured)
+    return tuple(_with_mesh(item, sizes, predicted) for item in measured)
+
+
+def _with_mesh(item: Item, sizes: Mapping[str, int | None], predicted: Sequence[Item]) -> Item:
+    if item.mesh is not None or item.group not in sizes:
+        return item
+    meshes = {
+        other.mesh
+        for other in predicted
+        if other.primitive is item.primitive and other.mesh is not None and mesh_size(other.mesh) == sizes[item.group]
+    }
+    return replace(item, mesh=meshes.pop()) if len(meshes) == 1 else item
