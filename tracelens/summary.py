@@ -1,15 +1,18 @@
 """The summary of one rank: all that is kept of a trace.
 
 It grows with the communication, not with the events, and is saved as one file: a zip of `head.json` and an Arrow
-file per frame. Times are ns since the epoch where the trace tells its base, else since an unknown moment.
+stream per frame. Times are ns since the epoch where the trace tells its base, else since an unknown moment.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import uuid
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -17,6 +20,7 @@ import polars as pl
 
 from tracelens.errors import InputError, Problem
 from tracelens.results import RanksSource
+from tracelens.topology import Mesh, mesh_of, ranks_of
 
 SCHEMA_VERSION = 1
 SUFFIX = ".tracelens"
@@ -210,21 +214,31 @@ class RankSummary:
         """The global rank, where it is known."""
         return self.head.rank
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # between processes and machines as in files: equal groups of thousands of ranks are written as meshes
+        return (RankSummary.from_bytes, (self.to_bytes(),))
+
+    def to_bytes(self) -> bytes:
+        """The summary as one file's content."""
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr("head.json", encode_head(self.head))
+            for name in FRAMES:
+                buffer = io.BytesIO()
+                getattr(self, name).write_ipc_stream(buffer, compression="zstd")
+                archive.writestr(f"{name}.arrow", buffer.getvalue())
+        return whole.getvalue()
+
     def save(self, path: str | Path) -> None:
-        """Write the summary to one file, whole or not at all.
+        """Write the summary to one file, whole or not at all; several may write the same file at once.
 
         Raises:
             InputError: the file can't be written.
         """
         target = Path(path)
-        draft = target.with_name(target.name + ".tmp")
+        draft = target.with_name(f".{target.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
         try:
-            with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr("head.json", msgspec.json.encode(self.head))
-                for name in FRAMES:
-                    buffer = io.BytesIO()
-                    getattr(self, name).write_ipc(buffer, compression="zstd")
-                    archive.writestr(f"{name}.arrow", buffer.getvalue())
+            draft.write_bytes(self.to_bytes())
             draft.replace(target)
         except OSError as error:
             draft.unlink(missing_ok=True)
@@ -238,28 +252,93 @@ class RankSummary:
             InputError: the file is no summary, is damaged, or of another version.
         """
         try:
-            with zipfile.ZipFile(path) as archive:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"can't read `{path}`: {error.strerror or error}") from error
+        return cls.from_bytes(data, path)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str | Path = "summary") -> RankSummary:
+        """Read what `to_bytes` gave.
+
+        Args:
+            data: the content of a summary file.
+            path: what to call it in an error.
+
+        Raises:
+            InputError: the file is no summary, is damaged, or of another version.
+        """
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 head = _decode_head(archive.read("head.json"), path)
-                frames = {name: pl.read_ipc(archive.read(f"{name}.arrow")) for name in FRAMES}
+                frames = {name: pl.read_ipc_stream(archive.read(f"{name}.arrow")) for name in FRAMES}
         except (zipfile.BadZipFile, KeyError, EOFError, pl.exceptions.PolarsError) as error:
             hint = "make it again with `tracelens summarize`"
             raise InputError(f"`{path}` is no summary, or a damaged one: {error}", hint=hint) from error
-        except OSError as error:
-            raise InputError(f"can't read `{path}`: {error.strerror or error}") from error
         _check_schemas(frames, path)
         return cls(head=head, **frames)
+
+
+class _StoredGroup(LocalGroup, frozen=True, kw_only=True):
+    """A group as it is written: a mesh instead of its ranks where it is one, which stays small for any job."""
+
+    mesh: Mesh | None = None
+    first: int | None = None
+
+
+class _StoredHead(SummaryHead, frozen=True, kw_only=True):
+    groups: tuple[_StoredGroup, ...] = ()
+
+
+def encode_head(head: SummaryHead) -> bytes:
+    """A head as JSON."""
+    fields = msgspec.structs.asdict(head) | {"groups": tuple(map(_store, head.groups))}
+    return msgspec.json.encode(_StoredHead(**fields))
+
+
+def _store(group: LocalGroup) -> _StoredGroup:
+    fields = msgspec.structs.asdict(group)
+    ranks = group.ranks
+    mesh = None if ranks is None or len(ranks) < 2 else _mesh_of(ranks)
+    if ranks is None or mesh is None:
+        return _StoredGroup(**fields)
+    return _StoredGroup(**fields | {"ranks": None}, mesh=mesh, first=ranks[0])
+
+
+@lru_cache(maxsize=4096)
+def _mesh_of(ranks: tuple[int, ...]) -> Mesh | None:
+    """The mesh that gives the ranks back in their order; None when none does."""
+    mesh = mesh_of(ranks)
+    return mesh if mesh is not None and ranks_of(mesh, ranks[0]) == list(ranks) else None
+
+
+@lru_cache(maxsize=65536)
+def _ranks_of(mesh: Mesh, first: int) -> tuple[int, ...]:
+    """The ranks of a mesh; one tuple for all summaries that hold it."""
+    return tuple(ranks_of(mesh, first))
+
+
+def _restore(group: _StoredGroup) -> LocalGroup:
+    ranks = group.ranks if group.mesh is None or group.first is None else _ranks_of(group.mesh, group.first)
+    names = LocalGroup.__struct_fields__
+    return LocalGroup(**{name: getattr(group, name) for name in names} | {"ranks": ranks})
 
 
 def _decode_head(data: bytes, path: str | Path) -> SummaryHead:
     hint = "make it again with `tracelens summarize`"
     try:
-        version = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("schema_version")
-        if version is not None and bytes(version) != str(SCHEMA_VERSION).encode():
-            found = bytes(version).decode()
-            raise InputError(f"`{path}` is a summary of version {found}, this is version {SCHEMA_VERSION}", hint=hint)
-        return msgspec.json.decode(data, type=SummaryHead)
+        version = msgspec.json.decode(data, type=_Versioned).schema_version
+        if version is not None and version != SCHEMA_VERSION:
+            raise InputError(f"`{path}` is a summary of version {version}, this is version {SCHEMA_VERSION}", hint=hint)
+        stored = msgspec.json.decode(data, type=_StoredHead)
     except msgspec.DecodeError as error:
         raise InputError(f"`{path}` is no summary, or a damaged one: {error}", hint=hint) from error
+    fields = {name: getattr(stored, name) for name in SummaryHead.__struct_fields__}
+    return SummaryHead(**fields | {"groups": tuple(map(_restore, stored.groups))})
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int | None = None
 
 
 def _check_schemas(frames: Mapping[str, pl.DataFrame], path: str | Path) -> None:
