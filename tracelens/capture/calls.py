@@ -114,7 +114,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payload_bytes(self) -> int:
-        """The full buffer of the call: the larger of input and output."""
+        """The full buffer: what an all-to-all sends, else the larger of input and output."""
+        if self.primitive is Primitive.all_to_all:
+            return self.in_elements * self._element_bytes
         return max(self.in_elements, self.out_elements) * self._element_bytes
 
     def wire_bytes(self, rank: int) -> float:

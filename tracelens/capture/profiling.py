@@ -121,7 +121,7 @@ class _SelfDescribingProfile(torch.profiler.profile):
             self._directory.mkdir(parents=True, exist_ok=True)
             # beside the target, so that the last step is a rename and no half file is ever seen
             with tempfile.TemporaryDirectory(dir=self._directory, prefix=".writing-") as scratch:
-                plain, packed = Path(scratch) / "trace.json", Path(scratch) / "trace.json.gz"
+                plain, packed = Path(scratch) / f"rank{rank}.json", Path(scratch) / target.name
                 self.export_chrome_trace(str(plain))
                 with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as sink:
                     shutil.copyfileobj(source, sink)

@@ -119,7 +119,7 @@ class ExpertParallel(Exercise):
         out, back = matrix[self.rank], matrix[:, self.rank]
         leaves = int(out.sum() - out[self.rank])
         returns = int(back.sum() - back[self.rank])
-        busiest = max(int(out.sum()), int(back.sum()))
+        sent, received = int(out.sum()), int(back.sum())
         group = (0, 1, 2, 3)
         row_bytes = self.HIDDEN * 4
         return [
@@ -128,14 +128,14 @@ class ExpertParallel(Exercise):
                 primitive=Primitive.all_to_all,
                 dtype="int64",
                 calls=2,
-                payload_bytes=8 * (WORLD_SIZE + busiest),
+                payload_bytes=8 * (WORLD_SIZE + sent),
                 wire_bytes=8 * (WORLD_SIZE - 1 + leaves),
             ),
             Sent(
                 group=group,
                 primitive=Primitive.all_to_all,
                 calls=4,
-                payload_bytes=4 * busiest * row_bytes,
+                payload_bytes=2 * (sent + received) * row_bytes,
                 wire_bytes=2 * (leaves + returns) * row_bytes,
             ),
         ]
