@@ -39,6 +39,10 @@ def test_groups_whose_ranks_are_unknown_stay_apart_by_name() -> None:
     assert _labels(*unknown) == [("group 7 of 2", 1), ("group 9 of 2", 1)]
 
 
+def test_communicators_known_by_their_stream_are_called_so() -> None:
+    assert _labels(a_group((0, 1), "stream 84", ranks=None, mesh=None, size=None)) == [("stream 84", 1)]
+
+
 def test_families_of_one_description_get_labels_of_their_own() -> None:
     assert _labels(a_group((0, 1), "1", "mesh_dp"), a_group((0, 1, 2, 3), "2", "mesh_dp")) == [
         ("mesh_dp", 1),

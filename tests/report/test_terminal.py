@@ -181,3 +181,23 @@ def test_a_recording_without_steps_is_called_a_window() -> None:
     text = render_text(a_document(time=time))
     assert "window    10 ns = 10 ns compute" in text
     assert "mean of the whole recording on 1 rank" in text
+
+
+def test_a_receive_whose_kernel_carries_a_send_too_shares_its_time() -> None:
+    # GIVEN a send and a receive in one kernel: the time stands with the send
+    group = a_group((0, 1), "5", "mesh_pp")
+    receive = a_row(group, Primitive.recv, (0, 1), wire_bytes_per_step=0, busy_ns_per_step=None,
+                    exposed_ns_per_step=None, busbw_bytes_per_s=None, calls_with_time=16)  # fmt: skip
+    text = render_text(a_document(groups=(group,), traffic=(a_row(group, Primitive.send, (0, 1)), receive)))
+
+    # THEN the receive says so, and the sum of the group is no lower bound
+    assert re.search(r"recv .* 0 B +shared +\? +\?$", text, flags=re.MULTILINE)
+    assert "≥" not in text
+
+
+def test_rows_that_differ_in_their_evidence_only_are_told_apart() -> None:
+    group = a_group((0, 1), "5", "mesh_pp")
+    rows = [a_row(group, Primitive.send, (0, 1), evidence=evidence) for evidence in ("metadata", "position")]
+    text = render_text(a_document(groups=(group,), traffic=tuple(rows)))
+    assert re.search(r"send +bf16 +fwd +meta +8 ", text)
+    assert re.search(r"send +bf16 +fwd +place +8 ", text)

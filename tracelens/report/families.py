@@ -13,6 +13,7 @@ from tracelens.collectives import Primitive
 from tracelens.report.document import Document
 from tracelens.results import CallsPerStep, Group, GroupTime, Traffic
 from tracelens.topology import Axis, Mesh
+from tracelens.units import UNKNOWN
 
 # Descriptions that c10d gives to groups that nobody described (distributed_c10d.py).
 _SAYS_NOTHING = frozenset({"", "undefined", "default_pg"})
@@ -78,9 +79,15 @@ def _label(group: Group, world_size: int | None) -> str:
     if group.size is not None and group.size == world_size:
         return "world"
     if group.ranks is None:
-        name = f"group {'+'.join(group.names)}" if group.names else "group ?"
+        name = _name(group.names)
         return name if group.size is None else f"{name} of {group.size}"
     return f"{len(group.ranks)} ranks {format_stride(group.mesh)}"
+
+
+def _name(names: Sequence[str]) -> str:
+    # communicators of traces without metadata are told apart by stream, and are called so
+    text = "+".join(names) or UNKNOWN
+    return text if text.startswith("stream ") else f"group {text}"
 
 
 def format_stride(mesh: Mesh | None) -> str:
@@ -134,7 +141,7 @@ def _total(times: Sequence[GroupTime], rows: Sequence[Traffic], members: Mapping
         busy_ns=mean(lambda time: time.busy_ns_per_step),
         exposed_ns=mean(lambda time: time.exposed_ns_per_step),
         has_unsized=any(row.wire_bytes_per_step is None for row in told),
-        has_untimed=any(row.busy_ns_per_step is None for row in told),
+        has_untimed=any(row.busy_ns_per_step is None and not row.calls_with_time for row in told),
     )
 
 

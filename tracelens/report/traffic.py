@@ -17,6 +17,8 @@ K = TypeVar("K", bound=Hashable)
 Labelled: TypeAlias = tuple[str, Traffic]
 """A row of traffic with the label of its group."""
 
+_EVIDENCE = {None: UNKNOWN, "metadata": "meta", "cpu_record": "cpu", "kernel_name": "name", "position": "place"}
+_EVIDENCE_AT = 4
 _PHASES = {None: UNKNOWN, "forward": "fwd", "backward": "bwd", "optimizer": "opt", "mixed": "mix"}
 
 # How many rows a table may have before the rest is counted instead of shown.
@@ -66,9 +68,18 @@ def traffic_tables(labelled: Sequence[Labelled], *, every_row: bool) -> list[Lin
     shown = _heaviest(sized, limit(_MOST_ROWS, every_row=every_row))
     lines = []
     for ranks, members in _by(shown, lambda _, row: row.ranks).items():
-        rows = [_cells(label, row) for label, row in members]
-        lines += [Line(""), *titled_table(f"Traffic per step of {_who(ranks)}", _COLUMNS, rows)]
+        lines += [Line(""), *_table(f"Traffic per step of {_who(ranks)}", members)]
     return [*lines[1:], *left_out(len(sized) - len(shown), "traffic row")]
+
+
+def _table(title: str, labelled: Sequence[Labelled]) -> list[Line]:
+    """A table of traffic, with a column for the evidence where it differs between the rows."""
+    columns, rows = list(_COLUMNS), [_cells(label, row) for label, row in labelled]
+    if len({row.evidence for _, row in labelled}) > 1:
+        columns.insert(_EVIDENCE_AT, Column("from", is_name=True))
+        for cells, (_, row) in zip(rows, labelled, strict=True):
+            cells.insert(_EVIDENCE_AT, _EVIDENCE[row.evidence])
+    return titled_table(title, columns, rows)
 
 
 def _average_table(labelled: Sequence[Labelled], classes: int) -> list[Line]:
@@ -90,10 +101,17 @@ def _cells(label: str, row: Traffic) -> list[str]:
         format_calls(row.calls_per_step),
         format_bytes(row.payload_bytes_per_step),
         format_bytes(row.wire_bytes_per_step),
-        format_time(row.busy_ns_per_step),
+        _format_busy(row),
         format_time(row.exposed_ns_per_step),
         format_rate(row.busbw_bytes_per_s),
     ]
+
+
+def _format_busy(row: Traffic) -> str:
+    """The busy time; `shared` where the kernels carry other calls too, and their time stands there."""
+    if row.busy_ns_per_step is None and row.calls_with_time:
+        return "shared"
+    return format_time(row.busy_ns_per_step)
 
 
 def format_calls(calls: CallsPerStep) -> str:
