@@ -70,7 +70,7 @@ def test_overlap_and_the_time_budget_of_every_step(path: Path) -> None:
     }
 
 
-@both
+@_parametrize(RECORDED_FILES + [path for path in FRAMEWORK_FILES if path.name == "rank0.json.gz"])
 def test_what_is_measured_is_what_was_recomputed(path: Path) -> None:
     raw, measured = _witness(path), measure([_summary(path)], per_rank=True)
     assert [entry.comm_overlap_pct for entry in measured.overlap] == [raw["comm_overlap_pct"]]

@@ -6,21 +6,16 @@ from functools import reduce
 
 import polars as pl
 
-from tracelens.crosscheck.figures import OVERLAP, Figures, label_of
-from tracelens.crosscheck.recording import COMMUNICATION, COMPUTATION, MEMORY, Recording
-from tracelens.intervals import Intervals, intersection, length
-from tracelens.trace import timeline
+from tracelens.crosscheck.figures import KINDS, OVERLAP, Figures, label_of
+from tracelens.crosscheck.recording import Recording, our_kind
+from tracelens.intervals import Intervals, intersection, length, union
 
 
 def our_figures(recording: Recording) -> Figures:
     """What we say of the file, µs and percent; None where there is nothing to divide by."""
     head, gpu = recording.summary.head, recording.gpu
-    parts = {
-        COMPUTATION: timeline.computing(gpu),
-        COMMUNICATION: gpu.filter("is_comm"),
-        MEMORY: timeline.moving(gpu),
-    }
-    alone = _exclusive([timeline.union_of(part) for part in parts.values()])
+    parts = {kind: gpu.filter(our_kind() == kind) for kind in KINDS}
+    alone = _exclusive([union(part["start_ns"].to_numpy(), part["end_ns"].to_numpy()) for part in parts.values()])
     return {
         OVERLAP: 100 * head.overlap_ns / head.comm_ns if head.comm_ns else None,
         **_temporal(gpu, alone),

@@ -81,7 +81,7 @@ def read_recording(path: Path, summary: RankSummary, kernels: tuple[Family, ...]
     classified = classify_gpu(events, kernels)
     unique, _ = drop_duplicates(classified)
     gpu, _ = drop_misplaced(unique, events)
-    used = gpu.select("row", our_start_ns="start_ns", our_end_ns="end_ns", kind=_our_kind())
+    used = gpu.select("row", our_start_ns="start_ns", our_end_ns="end_ns", kind=our_kind())
     written = (
         classified.with_columns(
             place=pl.col("row").cast(pl.Float64),
@@ -100,7 +100,8 @@ def read_recording(path: Path, summary: RankSummary, kernels: tuple[Family, ...]
     )
 
 
-def _our_kind() -> pl.Expr:
+def our_kind() -> pl.Expr:
+    """What GPU work is to us."""
     return (
         pl.when(pl.col("is_comm"))
         .then(pl.lit(COMMUNICATION))
