@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tracelens.ledger.layout import Framework, Layout, Optimizer, Precision
@@ -87,8 +88,8 @@ def test_experts_are_held_by_their_own_divisors() -> None:
         ),
     ],
 )
-def test_activations_of_a_layer_are_korthikanti_s(layout: Layout, scores: bool, per_sbh: float) -> None:
-    kept = activation_bytes_per_layer(GPT, layout, attention_scores=scores)
+def test_activations_of_a_layer_are_korthikanti_s(layout: Layout, *, scores: bool, per_sbh: float) -> None:
+    kept = activation_bytes_per_layer(GPT, msgspec.structs.replace(layout, flash_attention=not scores))
 
     assert kept / SBH == pytest.approx(per_sbh, rel=1e-4)
 

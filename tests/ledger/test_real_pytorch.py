@@ -12,7 +12,7 @@ import pytest
 from tracelens.ledger.groups import group_ranks
 from tracelens.ledger.layout import CpKind, Framework, GroupKind, Layout, Recompute
 from tracelens.ledger.model import ModelSpec
-from tracelens.ledger.options import PLAIN, DDPOptions, NativeOptions, Units
+from tracelens.ledger.options import PLAIN, DDPOptions, Units
 from tracelens.ledger.predict import predict
 from tracelens.ledger.stages import stage_owner
 
@@ -282,23 +282,3 @@ def test_a_pipeline_sends_what_crosses_between_its_ranks(
             schedule.step(*([tokens] if owned[0] == 0 else []), target=tokens)
 
     assert counting.counts == predicted(sizes, layout, rank, groups={GroupKind.pp})
-
-
-def test_a_fully_sharded_70b_gathers_what_its_published_trace_counts() -> None:
-    """Llama-3 70B over 8 GPUs: 159 all-gathers of layers a step, the last layer is not gathered again."""
-    from tracelens.ledger.model_source import load_preset
-
-    options = NativeOptions(
-        units=Units.blocks, last_block_reshards=False, loss_chunks=0, trainer_scalars=False, clip_gradients=False
-    )
-    layout = Layout(framework=Framework.pytorch, dp=8, options=options)
-    calls: Counter[tuple[str, str, int]] = Counter()
-    for row in predict(load_preset("llama3-70b"), layout).rows:
-        calls[row.primitive.value, row.dtype, int(row.elements)] += int(row.calls)
-
-    assert calls == {
-        ("all_gather", "bf16", 8 * 106_956_800): 159,
-        ("all_gather", "bf16", 8 * 262_669_312): 1,
-        ("reduce_scatter", "fp32", 855_654_400): 80,
-        ("reduce_scatter", "fp32", 2_101_354_496): 1,
-    }

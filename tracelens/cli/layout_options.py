@@ -50,6 +50,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(["bf16", "fp16", "fp32"]),
         help="Type of activations and gathered parameters on the wire.",
     ),
+    click.option("--no-flash-attention", is_flag=True, help="Attention that writes its scores to memory."),
     _word("--precision", Precision, "Types of the resident states."),
     _word("--optimizer", Optimizer, "What the optimizer keeps."),
     click.option("--capacity-factor", type=float, help="Pad experts to this multiple of their even share."),
@@ -119,6 +120,7 @@ def build_layout(fields: dict[str, Any]) -> Layout:
     if no_reshard or groups is not None:
         values["reshard_after_forward"] = False if no_reshard else groups
     values["sequence_parallel"] = not values.pop("no_sequence_parallel", False)
+    values["flash_attention"] = not values.pop("no_flash_attention", False)
     if "layers_per_stage" in values:
         values["layers_per_stage"] = _numbers(values["layers_per_stage"])
     choices = values.pop("option", ())

@@ -34,6 +34,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Dense bf16."""
     gemm_efficiency: float
     """Share of the peak that large matrix products reach."""
+    attention_efficiency: float
+    """Share of the peak that fused attention reaches (FlashAttention-2, arXiv 2307.08691; -3, arXiv 2407.08608)."""
     memory_bytes_per_s: float
     memory_efficiency: float
     nvlink: LinkSpeed

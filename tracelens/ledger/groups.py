@@ -7,6 +7,8 @@ stage as `etp, ep, expert_dp`, innermost first.
 
 from __future__ import annotations
 
+import functools
+
 from tracelens.ledger.layout import GroupKind, Layout
 from tracelens.topology import Axis, Mesh
 
@@ -35,6 +37,11 @@ AXIS_OF: dict[GroupKind, Axis] = {
 
 def group_mesh(layout: Layout, kind: GroupKind) -> Mesh:
     """(size, stride) of the group of that kind, innermost first; () for a group of one rank."""
+    return _meshes(layout)[kind]
+
+
+@functools.lru_cache(maxsize=64)
+def _meshes(layout: Layout) -> dict[GroupKind, Mesh]:
     t, c = layout.tp, layout.cp
     stage_ranks = t * c * layout.dp
     pair = layout.ep * layout.expert_tp
@@ -60,7 +67,7 @@ def group_mesh(layout: Layout, kind: GroupKind) -> Mesh:
         GroupKind.embedding: ((2 if layout.pp > 1 else 1, (layout.pp - 1) * stage_ranks),),
         GroupKind.world: ((layout.world_size, 1),),
     }
-    return _merged(meshes[kind])
+    return {kind: _merged(mesh) for kind, mesh in meshes.items()}
 
 
 def _merged(mesh: Mesh) -> Mesh:

@@ -185,6 +185,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Type of activations on the wire and of gathered parameters."""
     grad_dtype: str | None = None
     """Type in which gradients are reduced; null is the framework's default."""
+    flash_attention: bool = True
+    """Attention that never writes its scores to memory."""
     precision: Precision = Precision.bf16
     optimizer: Optimizer = Optimizer.adam
     capacity_factor: float | None = None

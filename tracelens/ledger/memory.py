@@ -113,18 +113,13 @@ def _keeps_gathered(layout: Layout) -> bool:
     return layout.zero_level == 2 or layout.reshard_after_forward is False
 
 
-def activation_bytes_per_layer(model: ModelSpec, layout: Layout, *, attention_scores: bool = False) -> float:
+def activation_bytes_per_layer(model: ModelSpec, layout: Layout) -> float:
     """Bytes that one layer and micro-batch keep for backward.
 
     34·s·b·h + 5·a·s²·b for a GPT block in bf16, of which tensor parallelism cuts all but 10·s·b·h, sequence
     parallelism that too, and context parallelism the tokens. 34 is 18 + 4·f/h (Megatron's
     `theoretical_memory_usage.py`), which follows the width of other feed-forward layers. Full recompute keeps
-    the input, 2·s·b·h.
-
-    Args:
-        model: sizes.
-        layout: degrees, micro-batch and recompute.
-        attention_scores: whether the s×s scores are kept (no flash attention and no selective recompute).
+    the input, 2·s·b·h; flash attention and selective recompute do not keep the scores, 5·a·s²·b.
     """
     tokens = (layout.seq_len or model.seq_len) * layout.micro_batch / layout.cp
     boundary = tokens * model.hidden
@@ -134,7 +129,7 @@ def activation_bytes_per_layer(model: ModelSpec, layout: Layout, *, attention_sc
     total = 34.0 if layout.framework is Framework.textbook else 18 + 4 * _mean_width(model) / model.hidden
     outer = 10.0
     kept = boundary * (outer / inside + (total - outer) / layout.tp)
-    if attention_scores and layout.recompute is Recompute.none:
+    if not layout.flash_attention and layout.recompute is Recompute.none:
         kept += 5.0 * model.heads * tokens * (layout.seq_len or model.seq_len) / layout.tp
     return kept
 

@@ -127,4 +127,6 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def moe_layers(self) -> int:
         """Blocks that are a mixture of experts."""
+        if self.moe is None:
+            return 0
         return sum(self.is_moe_layer(layer) for layer in range(self.layers))

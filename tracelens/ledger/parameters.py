@@ -7,6 +7,7 @@ Within a block, tensors are listed in the order in which their modules are defin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -79,10 +80,14 @@ class Tensor:
     @property
     def local_size(self) -> Expr:
         """Elements that one rank of the tensor-parallel group holds; experts by their own degrees."""
-        if self.part is Part.experts:
-            degree = y.e if self.split is Split.none else y.e * y.etp
-            return self.size / degree
-        return self.size / y.t if self.split is not Split.none else self.size
+        return _local_size(self)
+
+
+@functools.lru_cache(maxsize=1024)
+def _local_size(tensor: Tensor) -> Expr:
+    if tensor.part is Part.experts:
+        return tensor.size / (y.e if tensor.split is Split.none else y.e * y.etp)
+    return tensor.size if tensor.split is Split.none else tensor.size / y.t
 
 
 def _area(rows: Expr, columns: Expr) -> Expr:
@@ -90,27 +95,31 @@ def _area(rows: Expr, columns: Expr) -> Expr:
     return columns * rows if rows == y.h and columns != ONE else rows * columns
 
 
-def embedding_tensors(model: ModelSpec) -> list[Tensor]:
+@functools.lru_cache(maxsize=256)
+def embedding_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """The token table, and the position table of models that learn one."""
     tensors = [Tensor("embedding", Part.embedding, y.V, y.h, Split.column)]
     if model.positions:
         tensors.append(Tensor("position_embedding", Part.embedding, y.positions, y.h))
-    return tensors
+    return tuple(tensors)
 
 
-def head_tensors(model: ModelSpec) -> list[Tensor]:
+@functools.lru_cache(maxsize=256)
+def head_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     """The final norm, and the output projection of models whose embeddings are not tied."""
     tensors = _norm(model, "final_norm", y.h)
     if not model.tied_embeddings:
         tensors.append(Tensor("head", Part.head, y.V, y.h, Split.column))
-    return tensors
+    return tuple(tensors)
 
 
-def block_tensors(model: ModelSpec, *, moe: bool) -> list[Tensor]:
+@functools.lru_cache(maxsize=256)
+def block_tensors(model: ModelSpec, *, moe: bool) -> tuple[Tensor, ...]:
     """One transformer block, dense or a mixture of experts."""
     attention = _latent_attention(model) if model.latent else _attention(model)
     feed_forward = _mixture(model) if moe else _mlp(model)
-    return [*attention, *feed_forward, *_norm(model, "attention_norm", y.h), *_norm(model, "mlp_norm", y.h)]
+    norms = [*_norm(model, "attention_norm", y.h), *_norm(model, "mlp_norm", y.h)]
+    return (*attention, *feed_forward, *norms)
 
 
 def _attention(model: ModelSpec) -> list[Tensor]:
@@ -218,8 +227,8 @@ def model_tensors(model: ModelSpec) -> list[tuple[int, Tensor]]:
     moe_layers = model.moe_layers
     groups = [
         (1, embedding_tensors(model)),
-        (model.layers - moe_layers, block_tensors(model, moe=False) if moe_layers < model.layers else []),
-        (moe_layers, block_tensors(model, moe=True) if moe_layers else []),
+        (model.layers - moe_layers, block_tensors(model, moe=False) if moe_layers < model.layers else ()),
+        (moe_layers, block_tensors(model, moe=True) if moe_layers else ()),
         (1, head_tensors(model)),
     ]
     return [(count, tensor) for count, tensors in groups for tensor in tensors]
@@ -254,6 +263,7 @@ def model_sizes(model: ModelSpec) -> dict[str, int]:
     return sizes
 
 
+@functools.lru_cache(maxsize=256)
 def count_parameters(model: ModelSpec) -> ParameterCount:
     """Parameters per part, in total, and those that one token uses."""
     sizes = model_sizes(model)

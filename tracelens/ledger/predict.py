@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from tracelens.errors import UsageError
 from tracelens.ledger.bindings import bind_layout, bind_stage
 from tracelens.ledger.cluster import Cluster, load_cluster
@@ -95,12 +97,18 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> list[Term]
 def _rows_of_stages(
     model: ModelSpec, layout: Layout, plans: list[StagePlan], shared: dict[str, int]
 ) -> list[LedgerRow]:
-    terms: dict[tuple[object, ...], list[Term]] = {}
+    """The rows of every pipeline rank; ranks that do the same are bound once."""
+    bound: dict[tuple[object, ...], list[LedgerRow]] = {}
     rows: list[LedgerRow] = []
     for plan in plans:
-        if plan.traffic_key not in terms:
-            terms[plan.traffic_key] = list_terms(model, layout, plan)
-        rows += _bind_all(terms[plan.traffic_key], layout, shared | bind_stage(plan), plan.rank)
+        known = bound.get(plan.traffic_key)
+        if known is None:
+            terms = list_terms(model, layout, plan)
+            known = _bind_all(terms, layout, shared | bind_stage(plan), plan.rank)
+            bound[plan.traffic_key] = known
+            rows += known
+        else:
+            rows += [msgspec.structs.replace(row, stage=plan.rank) for row in known]
     return rows
 
 

@@ -94,7 +94,7 @@ def split_layers(model: ModelSpec, layout: Layout, stages: int) -> tuple[int, ..
     if stages == 1 or (model.layers % stages == 0 and not weighted):
         return (model.layers // stages,) * stages
     total = model.layers + 2
-    if stages > model.layers or (total % stages and not weighted):
+    if stages > total or (total % stages and not weighted):
         raise ModelError(
             f"layers {model.layers} can't be cut into pp {layout.pp} · vp {stages // layout.pp} = {stages} stages",
             hint="choose pp and vp that divide the layers (or layers + 2), or give layers_per_stage",

@@ -18,7 +18,7 @@ from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.results import LedgerRow, Overlap, TermTime, TimeEstimate
 from tracelens.ledger.schedules import idle_microbatches
 from tracelens.ledger.stages import StagePlan
-from tracelens.ledger.work import Work, forward_passes, model_flop_per_token, stage_work
+from tracelens.ledger.work import Work, count_passes, model_flop_per_token, stage_work
 from tracelens.results import Phase
 from tracelens.topology import Axis
 
@@ -55,15 +55,18 @@ def link_seconds(row: LedgerRow, cluster: Cluster) -> float:
     return row.calls * steps * speed.latency_s + row.wire_bytes / (speed.bytes_per_s * speed.efficiency)
 
 
-def compute_seconds(work: Work, layout: Layout, cluster: Cluster, *, flash: bool) -> float:
+def compute_seconds(work: Work, layout: Layout, cluster: Cluster) -> float:
     """Forward and backward of one micro-batch on one rank."""
-    everything, core = forward_passes(layout)
-    square = 0.5 if flash else 1.0
-    flop = everything * work.matrix_flop + core * square * work.attention_flop
-    moved = everything * work.memory_bytes
-    return flop / (cluster.peak_flop_per_s * cluster.gemm_efficiency) + moved / (
-        cluster.memory_bytes_per_s * cluster.memory_efficiency
-    )
+    passes = count_passes(layout)
+    products = passes.matrix * work.matrix_flop
+    attention = passes.attention * work.attention_flop
+    if layout.flash_attention:
+        # the causal half of the square, at the rate of a fused kernel
+        fused = attention / 2 / (cluster.peak_flop_per_s * cluster.attention_efficiency)
+    else:
+        fused, products = 0.0, products + attention
+    moved = passes.memory * work.memory_bytes / (cluster.memory_bytes_per_s * cluster.memory_efficiency)
+    return products / (cluster.peak_flop_per_s * cluster.gemm_efficiency) + fused + moved
 
 
 def estimate_time(
@@ -71,8 +74,6 @@ def estimate_time(
     layout: Layout,
     cluster: Cluster,
     stages: Sequence[tuple[StagePlan, tuple[LedgerRow, ...]]],
-    *,
-    flash: bool = True,
 ) -> TimeEstimate:
     """The step that the slowest stage dictates.
 
@@ -81,13 +82,9 @@ def estimate_time(
         layout: degrees.
         cluster: links and arithmetic.
         stages: pipeline ranks with their ledger rows.
-        flash: attention that never writes the scores to memory.
     """
     sizes = bind_layout(model, layout)
-    timed = [
-        _time_stage(stage_work(model, layout, plan, sizes, flash=flash), layout, cluster, rows, flash=flash)
-        for plan, rows in stages
-    ]
+    timed = [_time_stage(stage_work(model, layout, plan, sizes), layout, cluster, rows) for plan, rows in stages]
     optimizer = max(_optimizer_seconds(model, layout, cluster, plan, sizes) for plan, _ in stages)
     slowest = max(timed, key=lambda stage: stage.busy)
     per_microbatch = (slowest.compute + slowest.inner_exposed) / layout.num_microbatches
@@ -105,12 +102,12 @@ def estimate_time(
         mfu=flop / step / cluster.peak_flop_per_s,
         model_flops=flop,
         terms=slowest.terms,
-        assumptions=_assumptions(cluster, flash=flash),
+        assumptions=_assumptions(cluster, flash=layout.flash_attention),
     )
 
 
-def _time_stage(work: Work, layout: Layout, cluster: Cluster, rows: tuple[LedgerRow, ...], *, flash: bool) -> StageTime:
-    compute = layout.num_microbatches * compute_seconds(work, layout, cluster, flash=flash)
+def _time_stage(work: Work, layout: Layout, cluster: Cluster, rows: tuple[LedgerRow, ...]) -> StageTime:
+    compute = layout.num_microbatches * compute_seconds(work, layout, cluster)
     links = [(row, link_seconds(row, cluster)) for row in rows]
     hidden = sum(seconds for row, seconds in links if row.overlap is Overlap.yes)
     # what could be hidden is, as far as there is compute to hide it behind
@@ -151,7 +148,9 @@ def _assumptions(cluster: Cluster, *, flash: bool) -> tuple[str, ...]:
         f"nvlink {cluster.nvlink.efficiency:.0%} of {cluster.nvlink.bytes_per_s / 1e9:.0f} GB/s, "
         f"ib {cluster.ib.efficiency:.0%} of {cluster.ib.bytes_per_s / 1e9:.0f} GB/s, one call at a time",
         f"calls marked partial are hidden to {PARTLY_HIDDEN:.0%}, those marked yes as far as compute reaches",
-        "flash attention, half the square computed" if flash else "attention writes its scores to memory",
+        f"flash attention at {cluster.attention_efficiency:.0%} of the peak, half the square computed"
+        if flash
+        else "attention writes its scores to memory",
         "balanced stages and experts, no data loading, no stragglers",
         "MFU counts 6 operations per active weight and token and attention over the whole square",
     )

@@ -6,6 +6,7 @@ that paper and PaLM count it; Korthikanti et al. 2022 (arXiv 2205.05198) for the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -31,16 +32,8 @@ class Work:
     """Bytes that forward moves in what is no matrix product."""
 
 
-def stage_work(model: ModelSpec, layout: Layout, stage: StagePlan, sizes: Bindings, *, flash: bool) -> Work:
-    """Forward work of a pipeline rank for one micro-batch.
-
-    Args:
-        model: sizes.
-        layout: degrees.
-        stage: which layers.
-        sizes: numbers for the unknowns.
-        flash: attention that never writes the scores to memory.
-    """
+def stage_work(model: ModelSpec, layout: Layout, stage: StagePlan, sizes: Bindings) -> Work:
+    """Forward work of a pipeline rank for one micro-batch."""
     tokens = sizes["s"] * sizes["b"] / sizes["c"]
     weights = 0.0
     for moe, count in ((False, stage.layers - stage.moe_layers), (True, stage.moe_layers)):
@@ -50,7 +43,7 @@ def stage_work(model: ModelSpec, layout: Layout, stage: StagePlan, sizes: Bindin
     if stage.has_head:
         weights += sizes["V"] * sizes["h"] / layout.tp
     attention = stage.layers * 4 * tokens * sizes["s"] * sizes["h_q"] / layout.tp
-    kept = activation_bytes_per_layer(model, _keeping(layout), attention_scores=not flash)
+    kept = activation_bytes_per_layer(model, _keeping(layout))
     return Work(
         matrix_flop=2 * tokens * weights,
         attention_flop=attention,
@@ -59,7 +52,7 @@ def stage_work(model: ModelSpec, layout: Layout, stage: StagePlan, sizes: Bindin
     )
 
 
-def _active(tensors: list[Tensor]) -> Expr:
+def _active(tensors: Iterable[Tensor]) -> Expr:
     """Weights of a block that a token meets in a matrix product."""
     used: list[Expr] = []
     for tensor in tensors:
@@ -75,11 +68,29 @@ def _keeping(layout: Layout) -> Layout:
     return msgspec.structs.replace(layout, recompute=Recompute.none)
 
 
-def forward_passes(layout: Layout) -> tuple[float, float]:
-    """Times that (everything, attention's core) runs forward per micro-batch, backward counting two."""
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How often a micro-batch's forward work is done, backward counting in units of forward."""
+
+    matrix: float
+    attention: float
+    memory: float
+
+
+def count_passes(layout: Layout) -> Passes:
+    """Passes by what is computed again.
+
+    Backward is two forwards; fused attention's is two and a half, for it computes the scores again (arXiv
+    2307.08691, section 3.1). torchtitan's selective policy computes every second matrix product again and keeps
+    attention's output (`distributed/activation_checkpoint.py`).
+    """
+    attention = 3.5 if layout.flash_attention else 3.0
     if layout.recompute is Recompute.full:
-        return 4.0, 4.0
-    return 3.0, 4.0 if layout.recompute is Recompute.selective else 3.0
+        return Passes(4.0, attention + 1.0, 4.0)
+    if layout.recompute is Recompute.op_selective:
+        return Passes(3.5, attention, 4.0)
+    again = 1.0 if layout.recompute is Recompute.selective and not layout.flash_attention else 0.0
+    return Passes(3.0, attention + again, 3.0)
 
 
 def model_flop_per_token(model: ModelSpec, sizes: Bindings) -> float:

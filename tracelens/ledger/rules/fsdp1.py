@@ -6,7 +6,7 @@ Source: torch `distributed/fsdp/_runtime_utils.py` (`_pre_forward`, `_post_forwa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tracelens.collectives import Primitive
@@ -53,7 +53,7 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[T
             )
 
 
-def _unit_terms(name: str, tensors: list[Tensor], count: Expr, layout: Layout, sizes: Bindings) -> Iterator[Term]:
+def _unit_terms(name: str, tensors: Iterable[Tensor], count: Expr, layout: Layout, sizes: Bindings) -> Iterator[Term]:
     elements = total_local_size(tensors)
     if elements.evaluate(sizes) % layout.shard_ranks:
         elements = ceil_to(elements, y.n)

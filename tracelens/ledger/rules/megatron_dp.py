@@ -7,6 +7,7 @@ Sources: Megatron-LM core 0.18 `distributed/distributed_data_parallel.py` (when 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -108,36 +109,38 @@ def _buffer_tensors(
     model: ModelSpec, layout: Layout, stage: StagePlan, chunk: Chunk, sizes: Bindings, *, experts: bool
 ) -> list[Placed]:
     """The tensors of a model chunk in reverse order of registration."""
-    modules: list[list[Tensor]] = []
+    modules: list[tuple[Tensor, ...]] = []
     first, last = chunk.stage == 0, stage.has_head and chunk is stage.chunks[-1]
     shared = model.tied_embeddings and layout.pp > 1
     if first and not experts:
-        modules += [[tensor] for tensor in embedding_tensors(model)]
+        modules += [(tensor,) for tensor in embedding_tensors(model)]
     for layer in range(chunk.first_layer, chunk.first_layer + chunk.layers):
-        modules += _block_modules(block_tensors(model, moe=model.is_moe_layer(layer)), experts=experts)
+        modules += _block_modules(model, moe=model.is_moe_layer(layer), experts=experts)
     if last and not experts:
-        modules += [[tensor] for tensor in head_tensors(model)]
+        modules += [(tensor,) for tensor in head_tensors(model)]
         if shared and not first:
-            modules += [[tensor] for tensor in embedding_tensors(model)[:1]]
-    placed: list[Placed] = []
-    for module in reversed(modules):
+            modules += [(tensor,) for tensor in embedding_tensors(model)[:1]]
+    placed: dict[tuple[Tensor, ...], Placed] = {}
+    for module in dict.fromkeys(modules):
         formula = add(*(tensor.local_size for tensor in module))
         own = shared and module[0].name == "embedding"
-        placed.append(Placed(formula, int(formula.evaluate(sizes)), own))
-    return placed
+        placed[module] = Placed(formula, int(formula.evaluate(sizes)), own)
+    return [placed[module] for module in reversed(modules)]
 
 
-def _block_modules(tensors: list[Tensor], *, experts: bool) -> list[list[Tensor]]:
-    chosen = [tensor for tensor in tensors if (tensor.part is Part.experts) is experts]
-    modules: list[list[Tensor]] = []
+@functools.lru_cache(maxsize=256)
+def _block_modules(model: ModelSpec, *, moe: bool, experts: bool) -> tuple[tuple[Tensor, ...], ...]:
+    """The tensors of a block in the order of registration, those that Megatron fuses together."""
+    chosen = [tensor for tensor in block_tensors(model, moe=moe) if (tensor.part is Part.experts) is experts]
+    modules: list[tuple[Tensor, ...]] = []
     for names in _MODULES:
         for suffix in ("", "_bias"):
             wanted = {name + suffix for name in names}
             for part in dict.fromkeys(tensor.part for tensor in chosen):
-                module = [tensor for tensor in chosen if tensor.name in wanted and tensor.part is part]
+                module = tuple(tensor for tensor in chosen if tensor.name in wanted and tensor.part is part)
                 if module:
                     modules.append(module)
-    return modules
+    return tuple(modules)
 
 
 def _bucket_limit(layout: Layout, stage: StagePlan, chunk: int) -> int | None:

@@ -7,7 +7,7 @@ Sources: Megatron-LM core 0.18, `tensor_parallel/layers.py` (`LinearWithGradAccu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tracelens.collectives import Primitive
@@ -122,7 +122,7 @@ def _norm_gradients(model: ModelSpec, layout: Layout, stage: StagePlan) -> Term:
     return _term("norm_gradients", AR, payload, 1, Phase.optimizer, NORM_SOURCE)
 
 
-def _whole_size(tensors: list[Tensor]) -> Expr:
+def _whole_size(tensors: Iterable[Tensor]) -> Expr:
     whole = (tensor for tensor in tensors if tensor.split is Split.none and tensor.part is not Part.experts)
     return add(*(tensor.size for tensor in whole))
 
