@@ -109,7 +109,7 @@ def test_a_total_says_what_it_lacks() -> None:
     group = a_group((0, 1), "5", "mesh_tp")
     rows = (
         a_row(group, Primitive.all_reduce, (0, 1)),
-        a_row(group, Primitive.other, (0, 1), wire_bytes_per_step=None, busy_ns_per_step=None),
+        a_row(group, Primitive.other, (0, 1), wire_bytes_per_step=None, busy_ns_per_step=None, calls_with_time=0),
     )
     document = a_document(groups=(group,), traffic=rows, group_time=(_time(0, group.id, 7, None),))
     sums = total_families(document, find_families([group], world_size=8))["mesh_tp"]
