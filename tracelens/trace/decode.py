@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -12,6 +13,7 @@ import msgspec
 
 from tracelens.errors import InputError, Problem, Severity
 from tracelens.trace.cut import Cutter, Part, Piece, split_events
+from tracelens.trace.salvage import BROKEN, decode_singles, end_of_events, mend, without_nan
 from tracelens.trace.schema import Event, ExactEvent, TraceHead
 from tracelens.trace.source import DamageError, Progress, read_chunks
 
@@ -19,14 +21,8 @@ AnyEvent = Event | ExactEvent
 E = TypeVar("E", Event, ExactEvent)
 
 
-class _Tail(TraceHead, Generic[E]):
-    """The end of a file: last events and the keys that follow them."""
-
-    traceEvents: list[E] = []  # noqa: N815, RUF012 - the file's own key; msgspec copies the default
-
-
 _HEAD = msgspec.json.Decoder(TraceHead)
-_BROKEN = (msgspec.DecodeError, UnicodeDecodeError)  # a ValidationError is a DecodeError too
+_PADDING = b" \t\r\n\0"  # zeros are left by file systems that allot space before it is written
 
 # A float of 53 bits holds microseconds with three decimals up to here (half a spacing stays under half a ns).
 EXACT_FLOAT_US = float(1 << 43)
@@ -35,7 +31,6 @@ EXACT_FLOAT_US = float(1 << 43)
 class _Decoders(Generic[E]):
     def __init__(self, event: type[E]) -> None:
         self.many = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
-        self.tail = msgspec.json.Decoder(_Tail[event])  # type: ignore[valid-type]
 
 
 _FAST = _Decoders(Event)
@@ -63,9 +58,11 @@ class Reader:
         self._progress = progress
         self._cutter = Cutter()
         self._exact = False
+        self._unfinished = b""
+        """Fragments of an event that was cut in the middle; the next piece has the rest."""
 
     def __iter__(self) -> Iterator[Sequence[AnyEvent]]:
-        """Batches of events in file order.
+        """Batches of events in file order; those of a batch are of one type.
 
         Raises:
             InputError: the file is empty, no JSON, or holds no events.
@@ -77,23 +74,31 @@ class Reader:
                 chunk = next(chunks, None)
             except DamageError as error:
                 damage, chunk = error, None
-            if chunk is None or self._cutter.is_hopeless():
+            if chunk is None:
                 break
             for piece in self._cutter.feed(chunk):
-                yield from self._decode(piece)
-        yield from self._decode_tail(self._cutter.tail(), damage)
-        self._finish()
+                yield self._count(self._decode(piece))
+            if self._cutter.is_hopeless():
+                break
+        yield self._count(self._decode_tail(self._cutter.tail(), damage))
+        if damage is not None:
+            self._problem("file-damaged", f"{damage}; {self.decoded.events} events were read")
+        self._tell_lost()
 
-    def _decode(self, piece: Piece) -> Iterator[Sequence[AnyEvent]]:
+    def _count(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+        self.decoded.events += len(events)
+        return events
+
+    def _decode(self, piece: Piece) -> Sequence[AnyEvent]:
         if piece.part is Part.head:
             self._decode_head(piece)
-            return
-        try:
-            events = self._decode_many(piece.data)
-        except _BROKEN:
-            events = self._salvage(piece)
-        self.decoded.events += len(events)
-        yield events
+            return ()
+        if not self._unfinished:
+            try:
+                return self._decode_many(piece.data)
+            except BROKEN:
+                pass
+        return self._salvage(piece)
 
     def _decode_many(self, data: bytes) -> Sequence[AnyEvent]:
         body = b"".join((b"[", data, b"]"))
@@ -106,17 +111,17 @@ class Reader:
         return events
 
     def _decode_head(self, piece: Piece) -> None:
-        if self._cutter.is_bare_list:
-            return
-        text = piece.data.rstrip().removesuffix(b",") + b"}"
-        self._keep_head(text, piece.offset)
+        if not self._cutter.is_bare_list:
+            text = piece.data.removeprefix(b"\xef\xbb\xbf").rstrip().removesuffix(b",") + b"}"
+            self._keep_head(text, piece.offset)
 
     def _keep_head(self, text: bytes, offset: int) -> None:
         try:
-            self.decoded.heads.append(_HEAD.decode(_without_nan(text)))
-        except _BROKEN as error:
+            self.decoded.heads.append(_HEAD.decode(without_nan(text)))
+        except BROKEN as error:
             self._refuse_second_trace(Piece(Part.head, text, offset))
-            self._problem("head-unreadable", f"the keys beside the events can't be read (byte {offset}): {error}")
+            self._problem("head-unreadable", f"keys beside the events can't be read (byte {offset}): {error}")
+            self.decoded.heads.append(_decode_by_key(mend(text)))
 
     def _refuse_second_trace(self, piece: Piece) -> None:
         """Two processes that write one path leave their bytes in turn; nothing in such a file can be trusted."""
@@ -128,79 +133,57 @@ class Reader:
                 hint="let every rank write a file of its own, and record again",
             )
 
-    def _decode_tail(self, piece: Piece, damage: DamageError | None) -> Iterator[Sequence[AnyEvent]]:
+    def _decode_tail(self, piece: Piece, damage: DamageError | None) -> Sequence[AnyEvent]:
+        """The last events, and the keys that follow them."""
+        data = piece.data.rstrip(_PADDING)
         if piece.part is Part.head:
-            raise _no_events(self.path, piece.data, damage)
-        prefix = b"[" if self._cutter.is_bare_list else b'{"traceEvents":['
-        decoders: _Decoders[Event] | _Decoders[ExactEvent] = _EXACT if self._exact else _FAST
-        try:
-            if self._cutter.is_bare_list:
-                events: Sequence[AnyEvent] = decoders.many.decode(prefix + piece.data)
-            else:
-                tail = decoders.tail.decode(_without_nan(prefix + piece.data))
-                self.decoded.heads.append(tail)
-                events = tail.traceEvents
-            if not self._exact and _needs_exact(events):
-                self._exact = True
-                yield from self._decode_tail(piece, damage)
-                return
-        except _BROKEN:
-            events = self._salvage_tail(piece)
-        if damage is not None:
-            self._problem("file-damaged", f"{damage}; {self.decoded.events + len(events)} events were read")
-        self.decoded.events += len(events)
-        yield events
-
-    def _salvage_tail(self, piece: Piece) -> Sequence[AnyEvent]:
-        """Events of a tail that is no whole JSON: those before `]` where there is one, else before the cut."""
-        end = _end_of_events(piece.data)
+            raise _no_events(self.path, data, damage)
+        if b'"traceEvents"' in data:
+            self._refuse_second_trace(piece)
+        end = len(data) - 1 if self._cutter.is_bare_list and data.endswith(b"]") else end_of_events(data)
         if end is None:
-            whole = split_events(piece.data)
-            body = b",".join(whole[:-1])
-            events = list(self._salvage(Piece(Part.events, body, piece.offset))) if body else []
-            last = self._salvage(Piece(Part.events, whole[-1], piece.offset + len(body)), report=False)
-            events.extend(last)
-            at = piece.offset + len(piece.data)
+            events = self._salvage(Piece(Part.events, data.rstrip(b" ,\r\n"), piece.offset), is_cut_off=True)
+            at = piece.offset + len(data)
             self._problem("file-cut-off", f"the file ends in the middle, at byte {at}; what is whole was read")
             return events
-        body, rest = piece.data[:end], piece.data[end + 1 :].lstrip().removeprefix(b",")
-        self._keep_head(b"{" + rest, piece.offset + end + 1)
-        return self._salvage(Piece(Part.events, body, piece.offset)) if body.strip() else []
+        if not self._cutter.is_bare_list:
+            rest = data[end + 1 :].lstrip().removeprefix(b",")
+            self._keep_head(b"{" + rest, piece.offset + end + 1)
+        last = Piece(Part.events, data[:end], piece.offset)
+        events = self._decode(last) if last.data.strip() or self._unfinished else ()
+        self._lose(self._unfinished, piece.offset)
+        return events
 
-    def _salvage(self, piece: Piece, *, report: bool = True) -> Sequence[AnyEvent]:
+    def _salvage(self, piece: Piece, *, is_cut_off: bool = False) -> Sequence[AnyEvent]:
         """Decode what can be decoded of a broken piece: mend it, else find the broken events and leave them out."""
         self._refuse_second_trace(piece)
-        mended = _mend(piece.data)
+        data = b",".join(part for part in (self._unfinished, piece.data) if part)
+        self._unfinished = b""
+        try:
+            return self._decode_many(data)
+        except BROKEN:
+            mended = mend(data)
         try:
             events = self._decode_many(mended)
-        except _BROKEN:
-            singles = split_events(mended)
-            events, lost = self._bisect(singles)
-            if report and lost:
-                self.decoded.lost_events += lost
-                if self.decoded.lost_at is None:
-                    self.decoded.lost_at = piece.offset
-            return events
-        if report and mended != piece.data:
+        except BROKEN:
+            singles, was_exact = split_events(mended), self._exact
+            good, lost, rest = decode_singles(singles, self._decode_many)
+            if self._exact and not was_exact:
+                good, lost, rest = decode_singles(singles, self._decode_many)  # so that all are of one type
+            for fragment in lost:
+                self._lose(fragment, piece.offset)
+            self._unfinished = b"" if is_cut_off else b",".join(rest)
+            return good
+        if mended != data:
             self._problem("json-repaired", f"invalid JSON repaired near byte {piece.offset}", once=True)
         return events
 
-    def _bisect(self, singles: Sequence[bytes]) -> tuple[list[AnyEvent], int]:
-        good: list[AnyEvent] = []
-        lost, todo = 0, [singles]
-        while todo:
-            part = todo.pop()
-            try:
-                good.extend(self._decode_many(b",".join(part)))
-            except _BROKEN:
-                if len(part) == 1:
-                    lost += 1
-                else:
-                    middle = len(part) // 2
-                    todo += [part[middle:], part[:middle]]
-        return good, lost
+    def _lose(self, fragment: bytes, offset: int) -> None:
+        if fragment.strip():
+            self.decoded.lost_events += 1
+            self.decoded.lost_at = offset if self.decoded.lost_at is None else self.decoded.lost_at
 
-    def _finish(self) -> None:
+    def _tell_lost(self) -> None:
         decoded = self.decoded
         if decoded.lost_events:
             self._problem(
@@ -216,6 +199,20 @@ class Reader:
         )
 
 
+def _decode_by_key(text: bytes) -> TraceHead:
+    """The keys of a head that can be read, without those that can't."""
+    head: dict[str, object] = {}
+    try:
+        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except BROKEN:
+        return TraceHead()
+    for field_ in msgspec.structs.fields(TraceHead):
+        if field_.encode_name in values:
+            with suppress(*BROKEN):
+                head[field_.name] = msgspec.json.decode(values[field_.encode_name], type=field_.type)
+    return TraceHead(**head)  # type: ignore[arg-type]
+
+
 def _needs_exact(events: Sequence[AnyEvent]) -> bool:
     """Whether timestamps are so large that a float can't hold their fraction; one look at a sample suffices."""
     step = max(len(events) // 64, 1)
@@ -225,45 +222,6 @@ def _needs_exact(events: Sequence[AnyEvent]) -> bool:
 
 
 _TRACE_HEAD = re.compile(rb'(?<!^)(?<!^.)(?:"schemaVersion"|"traceEvents")\s*:')
-_NAN = re.compile(rb"(?<=[:\[,\s])-?(?:NaN|nan|Infinity|inf)(?=\s*[,\]}])")
-_BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrtu])')
-_CONTROL = bytes(range(0x20))
-_TO_SPACE = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
-# A name reaches to the quote before the next key or the end of the object; other quotes inside it are its own.
-_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*(?:,\s*"[^"\\]{1,40}"\s*:|\}))', re.DOTALL)
-_BARE_QUOTE = re.compile(rb'(?<!\\)"')
-
-
-def _without_nan(text: bytes) -> bytes:
-    return _NAN.sub(b"null", text) if b"NaN" in text or b"nan" in text or b"nf" in text else text
-
-
-def _mend(text: bytes) -> bytes:
-    """Undo the known ways in which writers break JSON (kineto-format faults 20 and 21)."""
-    text = text.decode("utf-8", "replace").encode() if not _is_utf8(text) else text
-    text = _without_nan(text.translate(_TO_SPACE))
-    text = _BAD_ESCAPE.sub(rb"\\\\", text)
-    return _NAME.sub(lambda m: m[1] + _BARE_QUOTE.sub(rb"\\\g<0>", m[2]) + m[3], text)
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-_EVENTS_END = re.compile(rb'\}?\s*(\])\s*(?:,\s*"[A-Za-z_]+"\s*:|\}\s*$|$)')
-
-
-def _end_of_events(data: bytes) -> int | None:
-    """Where the list of events is closed in a tail; None when it never is."""
-    match = None
-    for match in _EVENTS_END.finditer(data):
-        if data[match.end() - 1 :].lstrip(b" \n").startswith((b"}", b":")) or match.end() == len(data):
-            break
-    return None if match is None else match.start(1)
 
 
 def _no_events(path: Path, data: bytes, damage: DamageError | None) -> InputError:
