@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tracelens.errors import TraceLensError
+    from tracelens.ledger.layout import Layout
+    from tracelens.ledger.model import ModelSpec
+    from tracelens.ledger.model_source import load_model
+    from tracelens.ledger.predict import predict
+    from tracelens.ledger.results import Ledger
     from tracelens.measurement.measure import measure
     from tracelens.results import Measurement
     from tracelens.summary import RankSummary
@@ -17,13 +22,30 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Measurement", "RankSummary", "TraceLensError", "__version__", "measure", "summarize"]
+__all__ = [
+    "Layout",
+    "Ledger",
+    "Measurement",
+    "ModelSpec",
+    "RankSummary",
+    "TraceLensError",
+    "__version__",
+    "load_model",
+    "measure",
+    "predict",
+    "summarize",
+]
 
 _HOMES = {
+    "Layout": "tracelens.ledger.layout",
+    "Ledger": "tracelens.ledger.results",
     "Measurement": "tracelens.results",
+    "ModelSpec": "tracelens.ledger.model",
     "RankSummary": "tracelens.summary",
     "TraceLensError": "tracelens.errors",
+    "load_model": "tracelens.ledger.model_source",
     "measure": "tracelens.measurement.measure",
+    "predict": "tracelens.ledger.predict",
     "summarize": "tracelens.trace.summarize",
 }
 
