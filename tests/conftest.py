@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# how long an example takes tells of the machine's load, not of the code
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
