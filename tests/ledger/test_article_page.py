@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "article.md"
@@ -16,7 +17,6 @@ def test_every_number_of_the_page_is_what_its_code_prints() -> None:
 
 
 def test_the_page_numbers_its_differences_without_a_gap() -> None:
-    titles = PAGE.read_text(encoding="utf-8").split("**")[1::2]
-    numbers = [int(title.split(".")[0]) for title in titles if title.split(".")[0].isdigit()]
+    numbers = re.findall(r"^\*\*(\d+)\.", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
-    assert numbers == list(range(1, 27))
+    assert [int(number) for number in numbers] == list(range(1, 27))
