@@ -6,17 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 PATIENCE_S = 1.0
 
@@ -48,13 +41,13 @@ class _Bar:
         self._done: dict[Path, int] = {}
         self._began = monotonic()
         self._progress: Progress | None = None
-        self._task = TaskID(0)
+        self._task: TaskID | None = None
 
     def report(self, path: Path, done_bytes: int) -> None:
         self._done[path] = done_bytes
         if self._progress is None and monotonic() - self._began > PATIENCE_S:
             self._progress = self._open()
-        if self._progress is not None:
+        if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=sum(self._done.values()))
 
     def close(self) -> None:
@@ -62,6 +55,10 @@ class _Bar:
             self._progress.stop()
 
     def _open(self) -> Progress:
+        # a short job draws no bar, and need not load what draws it
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
         progress = Progress(
             TextColumn("reading"),
             BarColumn(),
