@@ -3,8 +3,6 @@ pipeline schedules of torch issue for a rank of a world that does not exist (nee
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +73,7 @@ class Layout:
         if self.tp > 1:
             truth["sequence_parallel"] = self.sp
         if self.cp > 1:
-            truth["cp_kind"] = self.cp_kind
+            truth["cp_kind"] = {"gathered": "allgather"}.get(self.cp_kind, self.cp_kind)
         if self.pp > 1:
             truth |= {"schedule": SCHEDULES[self.schedule][0], "vp": self.vp}
         if self.pp > 1 or (self.data not in ("ddp", "zero1") or self.tp * self.cp * self.ep > 1):
@@ -122,10 +120,12 @@ class Program:
         if x.schedule in ("ZBVZeroBubble", "DualPipeV"):
             own = [rank, count - 1 - rank]
         self.own = own
-        groups = (
-            self.mesh["cp"].get_group() if x.cp_kind == "ulysses" and x.cp > 1 else None,
-            self._expert_group(),
-        )
+        context = self.mesh["cp"].get_group() if x.cp > 1 else None
+        by_heads = x.cp_kind == "ulysses"
+        ring = None if context is None or by_heads else (x.cp_kind, context)
+        if x.cp_kind in ("allgather", "ring_alltoall"):
+            _rotate("alltoall" if x.cp_kind == "ring_alltoall" else "allgather")
+        groups = (context if by_heads else None, self._expert_group(), ring)
         per = x.sizes.layers // count
         return [
             self._apply(Decoder(x.sizes, range(i * per, (i + 1) * per), first=i == 0, last=i == count - 1, groups=groups))
@@ -187,7 +187,8 @@ class Program:
         one = torch.zeros(x.sizes.batch, x.sizes.seq // x.cp, dtype=torch.long)
         seq = x.sizes.seq // x.cp
         dtype = torch.bfloat16 if x.data == "fsdp2" and x.dp_shard > 1 else torch.float32
-        wide = torch.zeros(x.sizes.batch, seq, x.sizes.hidden, dtype=dtype, requires_grad=True)
+        own = seq // x.tp if x.sp else seq
+        wide = torch.zeros(x.sizes.batch, own, x.sizes.hidden, dtype=dtype, requires_grad=True)
         logits = torch.zeros(x.sizes.batch, seq, x.sizes.vocab)
         count = x.pp * x.vp
         stages = [
@@ -216,8 +217,7 @@ class Program:
             self._pipelined_step(tokens)
         else:
             for _ in range(x.microbatches):
-                with self._context():
-                    _loss(self.stages[0](tokens), tokens).backward()
+                _loss(self.stages[0](tokens), tokens).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -232,19 +232,11 @@ class Program:
         else:
             self.pipeline.step()
 
-    @contextlib.contextmanager
-    def _context(self) -> Iterator[None]:
-        if self.layout.cp == 1 or self.layout.cp_kind == "ulysses":
-            yield
-            return
-        from torch.distributed.tensor.experimental import context_parallel
-        from torch.distributed.tensor.experimental._attention import set_rotate_method
 
-        set_rotate_method("alltoall" if self.layout.cp_kind == "ring_alltoall" else "allgather")
-        backends = [torch.nn.attention.SDPBackend.FLASH_ATTENTION]
-        buffer = torch.zeros(1, self.layout.sizes.seq)
-        with context_parallel(self.mesh["cp"], buffers=[buffer], buffer_seq_dims=[1]), torch.nn.attention.sdpa_kernel(backends):
-            yield
+def _rotate(method: str) -> None:
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    _attention.set_rotate_method(method)
 
 
 def _loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -16,23 +16,117 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 class Sizes:
     """Sizes of the decoder and its batch."""
 
-    hidden: int = 256
+    hidden: int = 128
     layers: int = 4
     heads: int = 8
     kv_heads: int = 4
-    ffn: int = 512
-    vocab: int = 1024
-    seq: int = 128
-    batch: int = 2
+    ffn: int = 192
+    vocab: int = 512
+    seq: int = 64
+    batch: int = 1
     experts: int = 0
     topk: int = 2
 
 
-class Attention(nn.Module):
-    """Attention with grouped keys; exchanges heads over a group for Ulysses."""
+class TorchRing(torch.autograd.Function):
+    """torch's own ring attention with the kernels left out; gathers or rotates, as `set_rotate_method` says."""
 
-    def __init__(self, sizes: Sizes, heads_group: Any = None) -> None:
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Any) -> torch.Tensor:
+        """Exchange K and V."""
+        from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002
+            return torch.zeros_like(q), torch.zeros(q.shape[:3])
+
+        out, lse = ring._templated_ring_attention(group, 2, attend, q, k, v, is_causal=True)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.group = group
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        """Exchange K, V and their gradients."""
+        from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+
+        def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **_: Any) -> Any:
+            return torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+
+        q, k, v, out, lse = ctx.saved_tensors
+        grads = ring._templated_ring_attention_backward(ctx.group, 2, attend, grad, "grad_out", q, k, v, out, lse, True)
+        return *(g.to(q.dtype) for g in grads), None
+
+
+class MessageRing(torch.autograd.Function):
+    """The message pattern of TransformerEngine's p2p ring: c-1 exchanges of K and V, then c with gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Any) -> torch.Tensor:
+        """Pass K and V round."""
+        ctx.group, ctx.shapes = group, (q.shape, k.shape, v.shape)
+        for _ in range(dist.get_world_size(group) - 1):
+            _pass_on(2 * k.numel(), group, k.dtype)
+        return q * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        """Pass K, V and the sums of their gradients round."""
+        size, n = 2 * torch.Size(ctx.shapes[1]).numel(), dist.get_world_size(ctx.group)
+        for step in range(n):
+            _pass_on(size if step in (0, n - 1) else 2 * size, ctx.group, grad.dtype, back=True)
+        q, k, v = (torch.zeros(shape, dtype=grad.dtype) for shape in ctx.shapes)
+        return q, k, v, None
+
+
+def _pass_on(elements: int, group: Any, dtype: torch.dtype, *, back: bool = False) -> None:
+    n, own = dist.get_world_size(group), dist.get_rank(group)
+    ranks = dist.get_process_group_ranks(group)
+    ahead, behind = ranks[(own + 1) % n], ranks[(own - 1) % n]
+    if back:
+        ahead, behind = behind, ahead
+    for work in (
+        dist.isend(torch.zeros(elements, dtype=dtype), ahead, group=group),
+        dist.irecv(torch.zeros(elements, dtype=dtype), behind, group=group),
+    ):
+        work.wait()
+
+
+class GatheredKeys(torch.autograd.Function):
+    """Context parallelism by all-gather as TransformerEngine has it: K and V gathered, their gradients scattered."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Any) -> torch.Tensor:
+        """Gather K and V."""
+        ctx.group, ctx.kv = group, (k, v)
+        for t in (k, v):
+            _gather(t, group)
+        return q * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        """Gather again, scatter the gradients."""
+        n = dist.get_world_size(ctx.group)
+        for t in ctx.kv:
+            _gather(t, ctx.group)
+        for t in ctx.kv:
+            dist.reduce_scatter_tensor(torch.empty(t.numel(), dtype=t.dtype), torch.zeros(t.numel() * n, dtype=t.dtype), group=ctx.group)
+        return grad, *(torch.zeros_like(t) for t in ctx.kv), None
+
+
+def _gather(t: torch.Tensor, group: Any) -> None:
+    out = torch.empty(t.numel() * dist.get_world_size(group), dtype=t.dtype)
+    dist.all_gather_into_tensor(out, t.contiguous().view(-1), group=group)
+
+
+CONTEXT = {"allgather": TorchRing, "ring_alltoall": TorchRing, "ring_p2p": MessageRing, "gathered": GatheredKeys}
+
+
+class Attention(nn.Module):
+    """Attention with grouped keys; exchanges heads over a group for Ulysses, K and V for the other kinds."""
+
+    def __init__(self, sizes: Sizes, heads_group: Any = None, ring: Any = None) -> None:
         super().__init__()
+        self.ring = ring
         h, self.head = sizes.hidden, sizes.hidden // sizes.heads
         self.wq = nn.Linear(h, h, bias=False)
         self.wk = nn.Linear(h, sizes.kv_heads * self.head, bias=False)
@@ -47,6 +141,10 @@ class Attention(nn.Module):
         if self.heads_group is not None:
             q, k, v = (_swap(t, self.heads_group, to_heads=True) for t in (q, k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        if self.ring is not None:
+            kind, group = self.ring
+            out = CONTEXT[kind].apply(q.contiguous(), k.contiguous(), v.contiguous(), group)
+            return self.wo(out.transpose(1, 2).reshape(b, s, -1))
         repeats = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
@@ -112,9 +210,9 @@ class Experts(nn.Module):
 class Block(nn.Module):
     """One layer."""
 
-    def __init__(self, sizes: Sizes, heads_group: Any = None, expert_group: Any = None) -> None:
+    def __init__(self, sizes: Sizes, heads_group: Any = None, expert_group: Any = None, ring: Any = None) -> None:
         super().__init__()
-        self.attention = Attention(sizes, heads_group)
+        self.attention = Attention(sizes, heads_group, ring)
         self.feed_forward = FeedForward(sizes) if expert_group is None else Experts(sizes, expert_group)
         self.attention_norm = nn.RMSNorm(sizes.hidden)
         self.ffn_norm = nn.RMSNorm(sizes.hidden)
@@ -135,7 +233,7 @@ class Decoder(nn.Module):
         *,
         first: bool = True,
         last: bool = True,
-        groups: tuple[Any, Any] = (None, None),
+        groups: tuple[Any, Any, Any] = (None, None, None),
     ) -> None:
         super().__init__()
         self.tok_embeddings = nn.Embedding(sizes.vocab, sizes.hidden) if first else None
