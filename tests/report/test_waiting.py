@@ -139,8 +139,8 @@ def test_experts_in_words() -> None:
         calls=(),
     )
     assert " ".join(text.strip() for text in _texts(routing_lines(routing))) == (
-        "Experts: tokens sent out 12 times and fetched back 12 times; most received over mean 1.31 (median), "
-        "2.40 (worst); busiest rank 6; 900 µs waiting in combines, 80.0 % of it explained by unequal loads"
+        "All-to-all in pairs, as experts have it: out 12 times, back 12 times; most received over mean 1.31 "
+        "(median), 2.40 (worst); busiest rank 6; 900 µs waiting in combines, 80.0 % of it explained by unequal loads"
     )
 
 

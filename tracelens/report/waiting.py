@@ -141,7 +141,8 @@ def routing_lines(routing: Routing | None) -> list[Line]:
     """How evenly tokens are spread over experts."""
     if routing is None:
         return []
-    text = f"Experts: tokens sent out {routing.dispatches:,} times and fetched back {routing.combines:,} times"
+    # equal all-to-alls in pairs may be of another kind: only inference can tell
+    text = f"All-to-all in pairs, as experts have it: out {routing.dispatches:,} times, back {routing.combines:,} times"
     if routing.imbalance_median is not None:
         text += f"; most received over mean {routing.imbalance_median:.2f}"
     if routing.imbalance_max is not None:
