@@ -333,7 +333,7 @@ def _record_columns(args: Iterable[Args]) -> dict[str, Any]:
 
 
 def _texts(args: Iterable[Args], key: str) -> list[str | None]:
-    return [bytes(raw).decode() or None for raw in map(attrgetter(key), args)]
+    return [bytes(raw).decode(errors="replace") or None for raw in map(attrgetter(key), args)]
 
 
 def _integers(args: Sequence[Args], key: str) -> Any:

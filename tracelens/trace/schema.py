@@ -7,9 +7,16 @@ a comment is the first PyTorch release that writes the field.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
+
+# Beyond these a number is no number of ranks, no size and no time: products of them would overflow 64 bits, and lists
+# of ranks fill the memory. Such an event counts as broken.
+Ranks = Annotated[int, Meta(ge=-(1 << 20), le=1 << 20)]
+Number = Annotated[int, Meta(ge=-(1 << 48), le=1 << 48)]
+EpochNs = Annotated[int, Meta(ge=0, le=1 << 61)]
 
 NO_TEXT = msgspec.Raw()
 
@@ -35,22 +42,22 @@ class Args(msgspec.Struct, gc=False):
     """Of metadata events: the name of a process or thread."""
     collective: str | None = _named("Collective name")
     dtype: str | None = None
-    in_elements: int | None = _named("In msg nelems")
-    out_elements: int | None = _named("Out msg nelems")
-    in_elements_2_2: int | None = _named("In msg size")
-    out_elements_2_2: int | None = _named("Out msg size")
+    in_elements: Number | None = _named("In msg nelems")
+    out_elements: Number | None = _named("Out msg nelems")
+    in_elements_2_2: Number | None = _named("In msg size")
+    out_elements_2_2: Number | None = _named("Out msg size")
     in_splits: str | None = _named("In split size")
     out_splits: str | None = _named("Out split size")
-    group_size: int | None = _named("Group size")
+    group_size: Ranks | None = _named("Group size")
     group_name: str | int | None = _named("Process Group Name")
     group_id: str | int | None = _named("Process Group ID")
     group_description: str | None = _named("Process Group Description")
     group_ranks: str | None = _named("Process Group Ranks")
-    rank_start: int | None = _named("Global rank start")
-    rank_stride: int | None = _named("Global rank stride")
-    rank: int | None = _named("Rank")
-    src_rank: int | None = _named("Src Rank")
-    dst_rank: int | None = _named("Dst Rank")
+    rank_start: Number | None = _named("Global rank start")
+    rank_stride: Number | None = _named("Global rank stride")
+    rank: Number | None = _named("Rank")
+    src_rank: Number | None = _named("Src Rank")
+    dst_rank: Number | None = _named("Dst Rank")
     seq: int | None = _named("Seq")
     is_async: int | bool | None = _named("Is asynchronized op")
     input_dims: msgspec.Raw = _text("Input Dims")
@@ -133,17 +140,17 @@ class GroupConfig(msgspec.Struct):
     pg_name: str | int | None = None
     pg_desc: str | None = None
     backend_config: str | None = None
-    pg_size: int | None = None
-    ranks: list[int] | str | None = None
+    pg_size: Ranks | None = None
+    ranks: list[Number] | str | None = None
 
 
 class DistributedInfo(msgspec.Struct):
     """What `torch.distributed` told the profiler about the job."""
 
     backend: str | None = None
-    rank: int | str | None = None
-    world_size: int | str | None = None
-    pg_count: int | None = None
+    rank: Number | str | None = None
+    world_size: Ranks | str | None = None
+    pg_count: Number | None = None
     pg_config: list[GroupConfig] | str | None = None
     nccl_version: str | None = None
 
@@ -161,7 +168,7 @@ class TraceHead(msgspec.Struct):
     schema_version: int | None = _named("schemaVersion")
     distributed_info: DistributedInfo | None = _named("distributedInfo")
     device_properties: list[DeviceProperties] | None = _named("deviceProperties")
-    base_time_ns: int | None = _named("baseTimeNanoseconds")
+    base_time_ns: EpochNs | None = _named("baseTimeNanoseconds")
     host_name: str | None = None
     trace_name: str | None = _named("traceName")
     vllm_version: str | None = None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import zstandard
 from isal import igzip_lib, isal_zlib
 
 from tracelens.errors import InputError
+from tracelens.trace.remote import Location
 
-CHUNK_BYTES = 1 << 18
-"""Compressed bytes read at once."""
+CHUNK_BYTES = 1 << 21
+"""Decompressed bytes that are handed on at once, or somewhat more."""
+GZIP_FEED_BYTES = 1 << 16
+ZSTD_FEED_BYTES = 1 << 13
+"""Compressed bytes given to the decompressor at once: they bound what it can make of them (1000 and 30000 times)."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -26,7 +29,7 @@ class DamageError(Exception):
     """The compressed stream ends or breaks too early; what came before it was good."""
 
 
-def is_archive(path: Path) -> bool:
+def is_archive(path: Location) -> bool:
     """Whether the file is a saved summary rather than a trace.
 
     Raises:
@@ -36,7 +39,7 @@ def is_archive(path: Path) -> bool:
         return file.read(4) == _ARCHIVE_MAGIC
 
 
-def read_chunks(path: Path, progress: Progress | None = None) -> Iterator[bytes]:
+def read_chunks(path: Location, progress: Progress | None = None) -> Iterator[bytes]:
     """Decompressed bytes of a file, in pieces.
 
     Args:
@@ -50,14 +53,14 @@ def read_chunks(path: Path, progress: Progress | None = None) -> Iterator[bytes]
     with _open(path) as file:
         magic = file.peek(4)[:4] if hasattr(file, "peek") else b""
         if magic.startswith(_GZIP_MAGIC):
-            yield from _inflate(file, _new_gzip, progress)
+            yield from _joined(_inflate(file, _new_gzip, GZIP_FEED_BYTES, progress))
         elif magic.startswith(_ZSTD_MAGIC):
-            yield from _inflate(file, _new_zstd, progress)
+            yield from _joined(_inflate(file, _new_zstd, ZSTD_FEED_BYTES, progress))
         else:
             yield from _raw(file, progress)
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Location) -> BinaryIO:
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -69,11 +72,28 @@ def _open(path: Path) -> BinaryIO:
 
 def _raw(file: BinaryIO, progress: Progress | None) -> Iterator[bytes]:
     done = 0
-    while chunk := file.read(CHUNK_BYTES * 16):
+    while chunk := file.read(CHUNK_BYTES):
         done += len(chunk)
         yield chunk
         if progress:
             progress(done)
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Small pieces as chunks; what was gathered comes out before an error does."""
+    gathered: list[bytes] = []
+    size = 0
+    try:
+        for piece in pieces:
+            gathered.append(piece)
+            size += len(piece)
+            if size >= CHUNK_BYTES:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+    except DamageError:
+        yield b"".join(gathered)
+        raise
+    yield b"".join(gathered)
 
 
 class _Gzip:
@@ -112,10 +132,10 @@ _STREAM_ERRORS: Any = (
 
 
 def _inflate(
-    file: BinaryIO, new: Callable[[], _Gzip | zstandard.ZstdDecompressionObj], progress: Progress | None
+    file: BinaryIO, new: Callable[[], _Gzip | zstandard.ZstdDecompressionObj], feed: int, progress: Progress | None
 ) -> Iterator[bytes]:
     stream, done, started = new(), 0, False
-    while data := file.read(CHUNK_BYTES):
+    while data := file.read(feed):
         done += len(data)
         while data:
             if stream.eof:
@@ -123,7 +143,7 @@ def _inflate(
             try:
                 out = stream.decompress(data)
             except _STREAM_ERRORS as error:
-                if not started and not any(data):
+                if not started and done > len(data) and not any(data):
                     return  # zero padding after the last member, as tar and some file systems leave it
                 raise DamageError(f"the compressed data is broken near byte {done} of the file ({error})") from error
             started = True

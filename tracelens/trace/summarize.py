@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import polars as pl
@@ -25,25 +24,27 @@ from tracelens.trace.kernels import Family
 from tracelens.trace.link import Link, classify_gpu, drop_duplicates, link_kernels
 from tracelens.trace.lookup import look_up
 from tracelens.trace.records import calls_from_kernels, find_calls
+from tracelens.trace.remote import Location, load_summary, locate, size_of
 from tracelens.trace.schema import TraceHead
 from tracelens.trace.source import Progress, is_archive
 from tracelens.trace.steps import add_phases, cut_gpu_time, find_steps, step_index
 
 
-def summarize(path: str | Path, *, progress: Progress | None = None, kernels: tuple[Family, ...] = ()) -> RankSummary:
+def summarize(
+    path: str | Location, *, progress: Progress | None = None, kernels: tuple[Family, ...] = ()) -> RankSummary:
     """Read a trace, or a saved summary, into the summary of its rank.
 
     Args:
-        path: a trace (`.json`, plain or compressed with gzip or zstd) or a summary.
+        path: a trace (`.json`, plain or compressed with gzip or zstd) or a summary, or the URL of one.
         progress: called with the compressed bytes read so far.
         kernels: communication kernels that the user knows, beside the built-in table.
 
     Raises:
         InputError: the file can't be read as a trace or as a summary.
     """
-    path = Path(path)
+    path = locate(path)
     if is_archive(path):
-        return RankSummary.load(path)
+        return load_summary(path)
     reader, collector = Reader(path, progress), Collector()
     for batch in reader:
         collector.add(batch)
@@ -64,7 +65,7 @@ class _Identity:
 class _Summarizer:
     """The steps from events to a summary, and the problems met on the way."""
 
-    def __init__(self, path: Path, decoded: Decoded, events: Events, families: tuple[Family, ...]) -> None:
+    def __init__(self, path: Location, decoded: Decoded, events: Events, families: tuple[Family, ...]) -> None:
         self.path = path
         self.decoded = decoded
         self.events = events
@@ -99,8 +100,7 @@ class _Summarizer:
         marked = any(name.startswith("ProfilerStep#") for name in events.names)
         self._tell(check_steps(calls, steps, marked=marked))
         kernels, links = _finish_kernels(comm, links, calls, events)
-        compute = timeline.computing(gpu)
-        covered = timeline.union_of(compute)
+        covered = timeline.union_of(timeline.computing(gpu, "start_ns", "end_ns"))
         comm_time = timeline.union_of(comm)
         return RankSummary(
             head=self._head(gpu, steps, groups, comm_time, covered),
@@ -108,10 +108,10 @@ class _Summarizer:
             kernels=kernels,
             links=links,
             segments=timeline.cut_segments(kernels, covered),
-            compute=timeline.compute_between_calls(compute, calls),
+            compute=timeline.compute_between_calls(gpu, calls),
             budget=timeline.budget_steps(steps, comm_time, covered, timeline.union_of(timeline.moving(gpu))),
             shapes=_shapes(events),
-            matmuls=timeline.time_matmuls(compute, comm_time, events),
+            matmuls=timeline.time_matmuls(gpu, comm_time, events),
         )
 
     def _find_calls(self, gpu: pl.DataFrame) -> tuple[pl.DataFrame, int]:
@@ -175,7 +175,7 @@ class _Summarizer:
         window = self._window(gpu)
         return SummaryHead(
             path=str(self.path),
-            bytes=self.path.stat().st_size,
+            bytes=size_of(self.path),
             events=self.decoded.events,
             rank=self.who.rank,
             rank_source=self.who.rank_source,
@@ -225,7 +225,7 @@ def _merge_heads(heads: Sequence[TraceHead]) -> TraceHead:
     return TraceHead(**merged)  # type: ignore[arg-type]
 
 
-def _identify(path: Path, head: TraceHead) -> _Identity:
+def _identify(path: Location, head: TraceHead) -> _Identity:
     info = head.distributed_info
     rank = None if info is None else _as_integer(info.rank)
     world = None if info is None else _as_integer(info.world_size)

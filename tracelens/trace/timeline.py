@@ -18,19 +18,10 @@ def union_of(gpu: pl.DataFrame) -> Intervals:
     return intervals.union(gpu["start_ns"].to_numpy(), gpu["end_ns"].to_numpy())
 
 
-_OF_COMPUTE = (
-    *("name", "grid", "start_ns", "end_ns", "is_matmul"),
-    *("correlation", "external_id", "launch_ns", "launch_thread", "step"),
-)
-
-
-def computing(gpu: pl.DataFrame) -> pl.DataFrame:
+def computing(gpu: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """The kernels that compute: neither communication nor copies nor fills; nearly all, so no column too many."""
-    return (
-        gpu.select(*_OF_COMPUTE, "work", "is_comm")
-        .filter((pl.col("work") == GpuWork.kernel) & ~pl.col("is_comm"))
-        .select(_OF_COMPUTE)
-    )
+    computes = (gpu["work"] == GpuWork.kernel) & ~gpu["is_comm"]
+    return gpu.select(columns or gpu.columns).filter(computes)
 
 
 def moving(gpu: pl.DataFrame) -> pl.DataFrame:
@@ -97,15 +88,16 @@ def _budget(span: int, comm: Intervals, compute: Intervals, memory: Intervals) -
     }
 
 
-def compute_between_calls(compute: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def compute_between_calls(gpu: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """What was computed between each two calls, by the thread that launched it.
 
     Args:
-        compute: compute kernels with `launch_ns`, `launch_thread`, `step`, `is_matmul`.
+        gpu: all GPU work with `launch_ns`, `launch_thread`, `step`, `is_matmul`.
         calls: `call`, `issue_ns`.
     """
-    used = ("launch_ns", "launch_thread", "step", "start_ns", "end_ns", "is_matmul")
-    launched = compute.select(used).filter(pl.col("launch_ns").is_not_null()).sort("launch_ns")
+    compute = computing(gpu, "launch_ns", "launch_thread", "step", "start_ns", "end_ns", "is_matmul")
+    launched = compute.filter(pl.col("launch_ns").is_not_null()).sort("launch_ns")
+    del compute
     issued = calls.select(after_call="call", launch_ns="issue_ns").sort("launch_ns")
     length = pl.col("end_ns") - pl.col("start_ns")
     return (
@@ -125,18 +117,19 @@ def compute_between_calls(compute: pl.DataFrame, calls: pl.DataFrame) -> pl.Data
 _UNDER = 0.9
 
 
-def time_matmuls(compute: pl.DataFrame, comm: Intervals, events: Events) -> pl.DataFrame:
+def time_matmuls(gpu: pl.DataFrame, comm: Intervals, events: Events) -> pl.DataFrame:
     """How long matrix products run without communication beside them, and how long under it.
 
     Args:
-        compute: compute kernels with `name` (a code), `grid`, `external_id`, `start_ns`, `end_ns`, `is_matmul`.
+        gpu: all GPU work with `name` (a code), `grid`, `external_id`, `start_ns`, `end_ns`, `is_matmul`.
         comm: the time in which communication runs.
         events: the names, and the products of the CPU, whose sizes tell products with equal grids apart.
 
     Returns:
         `MATMULS`.
     """
-    products = compute.filter(pl.col("is_matmul") & (pl.col("end_ns") > pl.col("start_ns")))
+    used = ("name", "grid", "start_ns", "end_ns", "is_matmul", "correlation", "external_id")
+    products = computing(gpu, *used).filter(pl.col("is_matmul") & (pl.col("end_ns") > pl.col("start_ns")))
     beside = intervals.covered(comm, products["start_ns"].to_numpy(), products["end_ns"].to_numpy())
     # until 2.1 a kernel's External id repeats its correlation and means nothing
     named = pl.col("external_id") != pl.col("correlation")

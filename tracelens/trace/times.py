@@ -53,7 +53,7 @@ def read_times(events: Sequence[AnyEvent]) -> Times:
 
 def _starts(events: Sequence[AnyEvent]) -> tuple[IntArray, BoolArray]:
     if events and not isinstance(events[0], Event):
-        return _from_text([bytes(raw).decode() for raw in map(_TS, events)])
+        return _from_text([bytes(raw).decode(errors="replace") for raw in map(_TS, events)])
     us = _floats(list(map(_TS, events)))
     known = np.abs(us) < LIMIT_US
     if not known.all():
