@@ -1,0 +1,181 @@
+"""`tracelens dry-run`: scripts, unmodified, and their faults."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tracelens.cli.main import main
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the extra torch"),
+]
+
+TRAIN = """
+    import argparse, os, torch, torch.distributed as dist
+    from torch import nn
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hidden", type=int, default=8)
+    hidden = parser.parse_args().hidden
+
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = nn.parallel.DistributedDataParallel(nn.Linear(hidden, hidden, bias=False).cuda())
+    optimizer = torch.optim.AdamW(model.parameters())
+    print("this goes nowhere")
+    while True:
+        loss = model(torch.ones(2, hidden, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if dist.get_rank() == 8:
+            dist.broadcast(torch.ones(3), src=8, async_op=True)
+"""
+
+
+KEYS = ("ranks", "axis", "primitive", "dtype", "phase", "wire_bytes_per_step")
+
+
+def write(folder: Path, source: str) -> str:
+    path = folder / "train.py"
+    path.write_text(dedent(source), encoding="utf-8")
+    return str(path)
+
+
+def test_a_script_without_end_gives_the_rows_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = write(tmp_path, TRAIN)
+    arguments = ["--world-size", "16", "--ranks", "8,0", "--format", "json", "--", "--hidden", "16"]
+    assert main(["dry-run", script, *arguments]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert document["run"] == {"world_size": 16, "ranks": [0, 8], "steps": [2]}
+    rows = [
+        (*(row[key] for key in KEYS), row["calls_per_step"]["mean"], row["payload_bytes_per_step"])
+        for row in document["traffic"]
+    ]
+    assert rows == [
+        ([0], None, "all_reduce", "fp32", "backward", 1920, 1, 1024),
+        ([8], None, "all_reduce", "fp32", "backward", 1920, 1, 1024),
+        ([8], None, "broadcast", "fp32", "optimizer", 12, 1, 12),
+    ]
+    assert document["calls"][0] | {"module": None} == {
+        "rank": 0,
+        "step": 2,
+        "phase": "backward",
+        "module": None,
+        "primitive": "all_reduce",
+        "name": "allreduce",
+        "group": "[[16,1]]@0",
+        "dtype": "fp32",
+        "in_elements": 256,
+        "out_elements": 256,
+        "peer": None,
+    }
+
+
+def test_a_failing_script_shows_its_own_error_and_nothing_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = write(tmp_path, "def build():\n    raise ValueError('no such data set')\n\nbuild()\n")
+    assert main(["dry-run", script, "--world-size", "4"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: `{script}` failed as rank 0\nTraceback (most recent call last):\n")
+    assert err.rstrip().endswith("ValueError: no such data set")
+    assert "runpy" not in err
+    assert "tracelens/capture" not in err
+
+
+def test_a_mesh_that_does_not_fit_the_world_is_the_scripts_own_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cuda', (4, 4))\n"
+    assert main(["dry-run", write(tmp_path, source), "--world-size", "8"]) == 2
+    assert "RuntimeError" in capsys.readouterr().err
+
+
+def test_traffic_that_depends_on_values_gets_a_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = """
+        import torch, torch.distributed as dist
+        chosen = torch.randn(8, 4).argmax(dim=1)
+        dist.all_reduce(torch.ones(len(chosen.nonzero())))
+    """
+    script = write(tmp_path, source)
+    assert main(["dry-run", script, "--world-size", "8"]) == 2
+    assert "--real-tensors" in capsys.readouterr().err
+    assert main(["dry-run", script, "--world-size", "8", "--real-tensors"]) == 0
+
+
+def test_bare_collectives_are_one_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = """
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        for _ in range(5):
+            dist.all_reduce(torch.ones(256))
+    """
+    assert main(["dry-run", write(tmp_path, source), "--world-size", "8"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        *("0-7", "default_pg", "all_reduce", "fp32", "?", "5", "5.00", "KiB", "8.75", "KiB")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.py", "--world-size", "8"], "no script `nowhere.py`"),
+        (["nowhere.py", "--world-size", "8", "--ranks", "8"], "rank 8 is not in a world of 8"),
+        (["nowhere.py", "--world-size", "8", "--ranks", "a"], "`a` is no list of ranks"),
+    ],
+)
+def test_bad_usage_says_what_is_wrong(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dry-run", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+EIGHT_BILLION = """
+    import torch, torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from tests.capture.llama import Llama, shard
+
+    shape = dict(hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, layers=32)
+    dist.init_process_group("nccl")
+    model = Llama(shape)
+    shard(model, init_device_mesh("cuda", (64,)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    while True:
+        model(torch.randint(0, 128256, (1, 8192), device="cuda")).float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_eight_billion_parameters_on_64_ranks_fit_a_laptop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tracelens", "dry-run", write(tmp_path, EIGHT_BILLION)]
+    done = subprocess.run(
+        [*command, "--world-size", "64", "--format", "json"],
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    parameters = 8_030_261_248
+    payloads = {
+        (row["primitive"], row["phase"]): row["payload_bytes_per_step"] for row in json.loads(done.stdout)["traffic"]
+    }
+    assert payloads == {
+        ("all_gather", "forward"): 2 * parameters,
+        ("all_gather", "backward"): 2 * parameters,
+        ("reduce_scatter", "backward"): 4 * parameters,
+    }
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 << 20  # KiB
