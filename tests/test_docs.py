@@ -69,6 +69,18 @@ def test_every_option_is_documented(name: str) -> None:
     assert [option for option in options if not re.search(rf"`{option}[` ]", page)] == []
 
 
+def test_the_examples_in_python_run_and_print_what_the_trace_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")
+    (tmp_path / "fixtures").symlink_to(CHECKOUT / "fixtures")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert re.search(r"^reduce_scatter fp32 5\.0 \d+ \d+$", capsys.readouterr().out, flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_link_leads_somewhere(name: str) -> None:
     document = CHECKOUT / name
