@@ -1,22 +1,25 @@
-"""The map over files: in this process, or in a pool of processes."""
+"""The map over files: a summary of each, made here, by a pool of processes, or on a cluster."""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
+from tracelens.cache import SummaryCache
+from tracelens.engines.base import Engine, Outcome
+from tracelens.engines.cluster import Dask
+from tracelens.engines.local import InProcess, Pool
 from tracelens.errors import InputError, Problem
 from tracelens.results import Skipped
 from tracelens.summary import RankSummary
 from tracelens.trace.discover import Discovery, Source
 from tracelens.trace.kernels import Family
+from tracelens.trace.remote import Location
 from tracelens.trace.summarize import summarize
 
-FileProgress = Callable[[Path, int], None]
+FileProgress = Callable[[Location, int], None]
 
 POOL_WORTH_BYTES = 16 << 20
 """Compressed bytes below which starting processes takes longer than reading."""
@@ -36,6 +39,8 @@ def summarize_all(
     jobs: int = 1,
     progress: FileProgress | None = None,
     kernels: tuple[Family, ...] = (),
+    scheduler: str | None = None,
+    cache: SummaryCache | None = None,
 ) -> Summaries:
     """Summarize every file of a discovery.
 
@@ -43,58 +48,57 @@ def summarize_all(
 
     Args:
         discovery: the files.
-        jobs: processes to use.
+        jobs: processes to use on this machine.
         progress: called with a file and the compressed bytes done of it.
         kernels: communication kernels that the user knows, beside the built-in table.
+        scheduler: address or scheduler file of a Dask cluster that does the work instead of this machine.
+        cache: where summaries are kept; a cluster's workers must see its folder.
 
     Raises:
         InputError: no file could be read, or the only one could not.
+        UsageError: no cluster answers at the scheduler's address.
     """
-    outcomes = list(_run(discovery.sources, jobs, progress, kernels))
+    sources = discovery.sources
+    engine = _choose_engine(sources, jobs, scheduler)
+    tick = progress if isinstance(engine, InProcess) else None
+    work = partial(summarize_source, kernels=kernels, cache=cache, progress=tick)
+    outcomes: list[Outcome | None] = [None] * len(sources)
+    for index, outcome in engine.run(work, sources):
+        outcomes[index] = outcome
+        if progress is not None:
+            progress(sources[index].path, sources[index].bytes)
     ranks = tuple(outcome for outcome in outcomes if isinstance(outcome, RankSummary))
     errors = [outcome for outcome in outcomes if isinstance(outcome, InputError)]
     if errors and not ranks:
         raise errors[0]
     skipped = tuple(
         Skipped(path=str(source.path), why=outcome.message)
-        for source, outcome in zip(discovery.sources, outcomes, strict=True)
+        for source, outcome in zip(sources, outcomes, strict=True)
         if isinstance(outcome, InputError)
     )
     return Summaries(ranks=ranks, skipped=discovery.skipped + skipped)
 
 
-def _run(
-    sources: tuple[Source, ...], jobs: int, progress: FileProgress | None, kernels: tuple[Family, ...]
-) -> Iterator[RankSummary | InputError]:
+def _choose_engine(sources: tuple[Source, ...], jobs: int, scheduler: str | None) -> Engine:
+    if scheduler is not None:
+        return Dask(scheduler)
     if jobs > 1 and len(sources) > 1 and sum(source.bytes for source in sources) > POOL_WORTH_BYTES:
-        yield from _run_pool(sources, jobs, progress, kernels)
-        return
-    for source in sources:
-        tick = None if progress is None else lambda done, path=source.path: progress(path, done)
-        yield _summarize_or_error(source.path, tick, kernels)
+        return Pool(jobs)
+    return InProcess()
 
 
-def _run_pool(
-    sources: tuple[Source, ...], jobs: int, progress: FileProgress | None, kernels: tuple[Family, ...]
-) -> Iterator[RankSummary | InputError]:
-    # forked children would inherit polars' threads in an unknown state
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(sources)), mp_context=context) as pool:
-        futures = [pool.submit(_summarize_or_error, source.path, None, kernels) for source in sources]
-        try:
-            for source, future in zip(sources, futures, strict=True):
-                yield future.result()
-                if progress is not None:
-                    progress(source.path, source.bytes)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _summarize_or_error(
-    path: Path, progress: Callable[[int], None] | None, kernels: tuple[Family, ...]
-) -> RankSummary | InputError:
+def summarize_source(
+    source: Source,
+    *,
+    kernels: tuple[Family, ...] = (),
+    cache: SummaryCache | None = None,
+    progress: FileProgress | None = None,
+) -> Outcome:
+    """One file to its summary, or to the reason why there is none."""
+    tick: Callable[[int], None] | None = None if progress is None else partial(progress, source.path)
     try:
-        return summarize(path, progress=progress, kernels=kernels)
+        if cache is not None:
+            return cache.summarize(source.path, kernels=kernels)
+        return summarize(source.path, progress=tick, kernels=kernels)
     except InputError as error:
         return error

@@ -245,7 +245,7 @@ class RankSummary:
             raise InputError(f"can't write `{target}`: {error.strerror or error}") from error
 
     @classmethod
-    def load(cls, path: str | Path) -> RankSummary:
+    def load(cls, path: str | Path) -> PackedSummary:
         """Read a summary that `save` wrote.
 
         Raises:
@@ -258,7 +258,7 @@ class RankSummary:
         return cls.from_bytes(data, path)
 
     @classmethod
-    def from_bytes(cls, data: bytes, path: str | Path = "summary") -> RankSummary:
+    def from_bytes(cls, data: bytes, path: str | Path = "summary") -> PackedSummary:
         """Read what `to_bytes` gave.
 
         Args:
@@ -292,6 +292,10 @@ class PackedSummary(RankSummary):
     def __init__(self, head: SummaryHead, streams: Mapping[str, bytes]) -> None:
         object.__setattr__(self, "head", head)
         object.__setattr__(self, "_streams", streams)
+
+    def with_head(self, head: SummaryHead) -> PackedSummary:
+        """The same frames under another head."""
+        return PackedSummary(head, self._streams)
 
     def __getattr__(self, name: str) -> pl.DataFrame:
         # reached for frames only: their slots stay empty here

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
 from tracelens.errors import InputError, Problem, Severity
 from tracelens.trace.cut import Cutter, Part, Piece, split_events
+from tracelens.trace.remote import Location
 from tracelens.trace.salvage import BROKEN, decode_singles, end_of_events, mend, without_nan
 from tracelens.trace.schema import Event, ExactEvent, TraceHead
 from tracelens.trace.source import DamageError, Progress, read_chunks
@@ -52,7 +52,7 @@ class Decoded:
 class Reader:
     """Reads the events of one file; `decoded` is complete when the iteration is over."""
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+    def __init__(self, path: Location, progress: Progress | None = None) -> None:
         self.path = path
         self.decoded = Decoded()
         self._progress = progress
@@ -224,7 +224,7 @@ def _needs_exact(events: Sequence[AnyEvent]) -> bool:
 _TRACE_HEAD = re.compile(rb'(?<!^)(?<!^.)(?:"schemaVersion"|"traceEvents")\s*:')
 
 
-def _no_events(path: Path, data: bytes, damage: DamageError | None) -> InputError:
+def _no_events(path: Location, data: bytes, damage: DamageError | None) -> InputError:
     text = data.lstrip(b" \t\r\n\xef\xbb\xbf")
     if damage is not None:
         return InputError(f"`{path}` can't be decompressed: {damage}", hint="copy or record the file again")

@@ -12,8 +12,10 @@ import msgspec
 from tracelens.errors import InputError
 from tracelens.results import Skipped
 from tracelens.summary import SUFFIX
+from tracelens.trace.remote import Location, is_url, list_files, size_of
 
 _TRACE = re.compile(r"\.json(?:\.(?:gz|zst|zstd|\d+))*$|\.trace$", re.IGNORECASE)
+_FILE = re.compile(f"{_TRACE.pattern}|{re.escape(SUFFIX)}$", re.IGNORECASE)
 _CHAKRA = r"(?:^|[/_.-])chakra|execution[_-]?trace|(?:^|[_.-])et[_.-]"
 _INTRUDERS = (
     (re.compile(r"^merged[-_.]|[-_.]merged\.", re.IGNORECASE), "several ranks merged into one file"),
@@ -36,7 +38,7 @@ _RANK_NAMES = (
 class Source(msgspec.Struct, frozen=True):
     """A file to read."""
 
-    path: Path
+    path: Location
     bytes: int
 
 
@@ -51,15 +53,15 @@ def discover(paths: Sequence[str | Path]) -> Discovery:
     """Find the traces and summaries behind paths.
 
     Args:
-        paths: files, folders (searched with their sub-folders) and globs.
+        paths: files, folders (searched with their sub-folders) and globs, here or behind a URL (s3, gs, http).
 
     Raises:
         InputError: a path that isn't there, or no trace behind any of them.
     """
-    found: dict[Path, None] = {}
+    found: dict[Location, None] = {}
     skipped: dict[str, Skipped] = {}
     for path in paths:
-        for file, named in _expand(Path(path)):
+        for file, named in _expand(path):
             why = None if named else _intruder(file)
             if why is None:
                 found.setdefault(file)
@@ -67,12 +69,15 @@ def discover(paths: Sequence[str | Path]) -> Discovery:
                 skipped.setdefault(str(file), Skipped(path=str(file), why=why))
     if not found:
         raise _nothing(paths, skipped)
-    sources = tuple(Source(file, file.stat().st_size) for file in found)
+    sources = tuple(Source(file, size_of(file)) for file in found)
     return Discovery(sources, tuple(skipped.values()))
 
 
-def _expand(path: Path) -> Iterable[tuple[Path, bool]]:
+def _expand(given: str | Path) -> Iterable[tuple[Location, bool]]:
     """Files behind one path, and whether the user named the file himself."""
+    if is_url(str(given)):
+        return sorted(list_files(str(given), is_file=_FILE), key=lambda found: _by_number(found[0]))
+    path = Path(given)
     if path.is_dir():
         return [(file, False) for file in _sorted(path.rglob("*")) if file.is_file()]
     if path.exists():
@@ -84,19 +89,20 @@ def _expand(path: Path) -> Iterable[tuple[Path, bool]]:
 
 
 def _sorted(files: Iterable[Path]) -> list[Path]:
+    return sorted(files, key=_by_number)
+
+
+def _by_number(file: Location) -> list[tuple[int, str]]:
     """By name, with numbers in the order of their value: rank2 before rank10."""
-
-    def key(path: Path) -> list[tuple[int, str]]:
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
-
-    return sorted(files, key=key)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(file))]
 
 
-def _intruder(file: Path) -> str | None:
+def _intruder(file: Location) -> str | None:
     if file.name.endswith(SUFFIX):
         return None
+    folder = str(file).replace("\\", "/").split("/")[-2:-1]
     for pattern, why in _INTRUDERS:
-        if pattern.search(file.name) or pattern.search(f"/{file.parent.name}/"):
+        if pattern.search(file.name) or (folder and pattern.search(f"/{folder[0]}/")):
             return why
     return None if _TRACE.search(file.name) else "not a trace by its name"
 

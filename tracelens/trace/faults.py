@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import polars as pl
 
 from tracelens.errors import InputError
 from tracelens.summary import StepSpan
 from tracelens.trace.columns import Events
+from tracelens.trace.remote import Location
 
 Told = tuple[str, str]
 """A problem's code and message."""
@@ -18,7 +18,7 @@ _SLACK_NS = 10_000_000_000
 """GPU work may lag this far behind the CPU events around it; what lies further off has a wrong timestamp."""
 
 
-def refuse_merged(path: Path, events: Events) -> None:
+def refuse_merged(path: Location, events: Events) -> None:
     """Refuse a file into which the traces of several ranks were merged: their ids collide.
 
     Raises:

@@ -31,7 +31,8 @@ from tracelens.trace.steps import add_phases, cut_gpu_time, find_steps, step_ind
 
 
 def summarize(
-    path: str | Location, *, progress: Progress | None = None, kernels: tuple[Family, ...] = ()) -> RankSummary:
+    path: str | Location, *, progress: Progress | None = None, kernels: tuple[Family, ...] = ()
+) -> RankSummary:
     """Read a trace, or a saved summary, into the summary of its rank.
 
     Args:
