@@ -81,15 +81,24 @@ def model_option(*, required: bool) -> Callable[[F], F]:
 
 def layout_options(function: F) -> F:
     """Add every option of a layout, as the argument `layout_fields` (only what was given)."""
+    return _add(_OPTIONS, function)
 
+
+def layout_options_beside_a_trace(function: F) -> F:
+    """Likewise without --gpus-per-node, which commands that measure have anyway."""
+    return _add(tuple(option for option in _OPTIONS if option_name(option) != "gpus_per_node"), function)
+
+
+def _add(options: tuple[Callable[[Any], Any], ...], function: F) -> F:
     @functools.wraps(function)
     def wrapper(**given: Any) -> Any:
-        names = [option_name(option) for option in _OPTIONS]
-        fields = {name: given.pop(name) for name in names}
-        return function(layout_fields={key: value for key, value in fields.items() if value is not None}, **given)
+        fields = {name: given.pop(name) for name in map(option_name, options)}
+        # a flag that is not set and a repeatable option that is not given say nothing
+        told = {key: value for key, value in fields.items() if value is not None and value is not False and value != ()}
+        return function(layout_fields=told, **given)
 
     decorated: Any = wrapper
-    for option in reversed(_OPTIONS):
+    for option in reversed(options):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from tracelens.ledger.layout import CpKind, Framework, Layout, Recompute, Schedule
 from tracelens.ledger.model import ModelSpec
-from tracelens.ledger.options import PLAIN, Choices, DDPOptions, Options
+from tracelens.ledger.options import PLAIN, Choices, DDPOptions, MegatronOptions, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,15 @@ _RECOMPUTE_WORDS = {
     Recompute.op_selective: "operators are computed again in backward by torchtitan's per-operator policy",
     Recompute.full: "every layer is computed again in backward (full recompute), its collectives too",
 }
+_MILLIONS = (1, 2, 4, 5, 10, 20, 25, 40, 50, 100, 200, 500)
+_NUMBERS: dict[str, tuple[float, ...]] = {
+    "bucket_mib": (1, 10, 25, 50, 100, 200),
+    "vocab_multiple": (1, 64, 128, 256, 512),
+    "loss_chunks": (0, 1, 4, 8, 16),
+    "bucket_elements": tuple(number * 1_000_000 for number in _MILLIONS),
+    "reduce_bucket_elements": tuple(number * 1_000_000 for number in _MILLIONS),
+}
+"""Values of options that are often set."""
 _VOCAB_MULTIPLES = (8, 16, 32, 64, 128, 256, 512, 1024)
 _CAPACITY_FACTORS = (1.0, 1.25, 1.5, 2.0)
 _FACTORS = (2, 3, 4, 6, 8, 16)
@@ -61,7 +70,7 @@ def list_alternatives(model: ModelSpec, layout: Layout) -> Iterator[Alternative]
     """Everything known that may be otherwise, the smallest changes first; some may be impossible."""
     for words, changes in _layout_changes(layout):
         yield Alternative(words, model, msgspec.structs.replace(layout, **changes))
-    for words, options in _other_choices(layout):
+    for words, options in (*_other_choices(layout), *_bucketed(layout)):
         yield Alternative(words, model, msgspec.structs.replace(layout, options=options))
     for words, changes in _model_changes(model, layout):
         yield Alternative(words, msgspec.structs.replace(model, **changes), layout)
@@ -162,6 +171,26 @@ def _other_choices(layout: Layout) -> Iterator[tuple[str, Options]]:
             yield words, msgspec.structs.replace(own, **{name: value})
 
 
+def _bucketed(layout: Layout) -> Iterator[tuple[str, Options]]:
+    """Megatron's options that go together: buckets matter only where gradients are reduced during backward."""
+    own = layout.own_options()
+    if not isinstance(own, MegatronOptions):
+        return
+    for gathers in (own.overlap_param_gather, not own.overlap_param_gather):
+        for elements in (own.bucket_elements, *_NUMBERS["bucket_elements"]):
+            size = "the default size" if elements is None else f"{elements:g} elements"
+            told = " and parameters gathered during forward" if gathers else ""
+            yield (
+                f"gradients are reduced during backward in buckets of {size}{told}",
+                msgspec.structs.replace(
+                    own,
+                    overlap_grad_reduce=True,
+                    overlap_param_gather=gathers,
+                    bucket_elements=None if elements is None else int(elements),
+                ),
+            )
+
+
 def _other_values(own: Choices, name: str, now: object) -> list[Any]:
     if isinstance(now, bool):
         return [not now]
@@ -169,8 +198,7 @@ def _other_values(own: Choices, name: str, now: object) -> list[Any]:
         return [value for value in type(now) if value is not now]
     if isinstance(own, DDPOptions) and name == "first_bucket_mib":
         return [1.0 if now is None else None]
-    numbers = {"bucket_mib": (1, 25, 50, 100), "vocab_multiple": (1, 64, 256, 512), "loss_chunks": (0, 1, 4, 8, 16)}
-    return [value for value in numbers.get(name, ()) if value != now]
+    return [value for value in _NUMBERS.get(name, ()) if value != now]
 
 
 def _told(value: object) -> str:
@@ -220,7 +248,7 @@ def _uneven_stages(model: ModelSpec, layout: Layout) -> Iterator[Alternative]:
             "the first stages hold a layer more" if rest else f"each holds {even} layers",
             _extra_first(even, rest, stages),
         ),
-        ("the last stages hold a layer more", _extra_first(even, rest, stages)[::-1]),
+        ("the last hold a layer more", _extra_first(even, rest, stages)[::-1]),
         ("first and last hold a layer less than their share", _ends_less(model.layers, stages)),
     ]
     seen = {layout.layers_per_stage}

@@ -91,7 +91,7 @@ def _check_world(measurement: Measurement, layout: Layout) -> None:
 
 
 def join_units(measurement: Measurement, units: Sequence[Unit], ledger: Ledger, tolerance: float) -> list[JoinedUnit]:
-    """Join every unit with the rows of its pipeline rank; a rank whose stage is unknown takes the one that fits best."""
+    """Join every unit with the rows of its pipeline rank; where that is unknown, with those that fit best."""
     return [_join_unit(measurement, unit, ledger, tolerance) for unit in units]
 
 

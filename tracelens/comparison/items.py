@@ -52,7 +52,7 @@ class Unit:
 
 
 def measured_units(measurement: Measurement, layout: Layout) -> tuple[Unit, ...]:
-    """Each class of ranks, cut by pipeline rank, with its calls; pp is the outermost axis, as all frameworks have it."""
+    """Each class of ranks, cut by pipeline rank, with its calls; pp is the outermost axis in all frameworks."""
     groups = {group.id: group for group in measurement.groups}
     classes: dict[int, tuple[int, ...]] = {}
     for row in measurement.traffic:
@@ -159,7 +159,7 @@ def with_meshes(measured: Sequence[Item], predicted: Sequence[Item], groups: Seq
 
 
 def _with_mesh(item: Item, sizes: Mapping[str, int | None], predicted: Sequence[Item]) -> Item:
-    if item.mesh is not None or item.group not in sizes:
+    if item.mesh is not None or item.group is None or item.group not in sizes:
         return item
     meshes = {
         other.mesh

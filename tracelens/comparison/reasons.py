@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,7 +80,8 @@ def explain_differences(
     for _ in range(MOST_CHANGES):
         if not open_cells:
             break
-        best = _best(state, left, open_cells, try_out)
+        options = list_alternatives(state.model, state.layout)
+        best = _best(options, left, open_cells, try_out, must_close=True)
         if best is None:
             break
         state, left, still_open = best
@@ -92,11 +93,11 @@ def explain_differences(
 
 
 def _best(
-    state: Alternative, left: float, open_cells: set[Cell], try_out: TryOut
+    alternatives: Iterable[Alternative], left: float, open_cells: set[Cell], try_out: TryOut, *, must_close: bool
 ) -> tuple[Alternative, float, set[Cell]] | None:
-    """The alternative that leaves least of the differences, where it removes one."""
+    """The alternative that leaves least of the differences, without bringing new ones."""
     best: tuple[Alternative, float, set[Cell]] | None = None
-    for alternative in list_alternatives(state.model, state.layout):
+    for alternative in alternatives:
         try:
             joined = try_out(alternative.model, alternative.layout)
         except TraceLensError:
@@ -104,9 +105,25 @@ def _best(
         weight, still_open = _weigh(joined), _open_cells(joined)
         opened = _weigh(joined, within=still_open - open_cells)
         believable = weight < left * (1 - _LEAST_GAIN) and opened <= _MOST_OPENED * (left - weight)
-        if believable and open_cells - still_open and (best is None or weight < best[1] - 1):
+        closes = open_cells - still_open or not must_close
+        if believable and closes and (best is None or weight < best[1] - 1):
             best = (alternative, weight, still_open)
     return best
+
+
+def best_alternative(model: ModelSpec, layout: Layout, try_out: TryOut, *, keep_framework: bool) -> Alternative | None:
+    """The alternative that leaves least of the differences; None where there is none, or none helps."""
+    joined = try_out(model, layout)
+    left, open_cells = _weigh(joined), _open_cells(joined)
+    if not open_cells:
+        return None
+    alternatives = (
+        one
+        for one in list_alternatives(model, layout)
+        if not keep_framework or one.layout.framework is layout.framework
+    )
+    found = _best(alternatives, left, open_cells, try_out, must_close=False)
+    return None if found is None else found[0]
 
 
 def _cell(unit: Unit, pair: Pair) -> Cell:

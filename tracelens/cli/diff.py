@@ -1,0 +1,146 @@
+"""`tracelens diff`: predicted against measured, or one run against another."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tracelens.cli.layout_options import build_layout, layout_options_beside_a_trace, model_option
+from tracelens.cli.options import (
+    Measuring,
+    Reading,
+    explain_option,
+    measuring_options,
+    output_options,
+    reading_options,
+)
+from tracelens.cli.output import Output
+from tracelens.cli.rendering import write_document
+from tracelens.cli.sides import Side, read_side, with_paths
+from tracelens.comparison.compare import Expectation, compare
+from tracelens.comparison.examples import add_examples
+from tracelens.comparison.expectation import captured_model, complete_fields, read_captured
+from tracelens.comparison.runs import compare_runs
+from tracelens.comparison.solve import solve_model
+from tracelens.errors import UsageError
+from tracelens.ledger.model_source import load_model
+from tracelens.report.document import make_document
+from tracelens.results import Comparison, RunComparison
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Comparing(msgspec.Struct, frozen=True, kw_only=True):
+    """What to compare with, and how closely."""
+
+    against: tuple[str, ...]
+    tolerance: float
+    model: str | None
+    layout: dict[str, Any]
+
+
+def comparing_options(function: F) -> F:
+    """Add --against, --tolerance, --model and the layout, as the argument `comparing`."""
+
+    @click.option("--against", multiple=True, metavar="CANDIDATE", help="Compare with this run, not a prediction.")
+    @click.option(
+        "--tolerance",
+        type=click.FloatRange(min=0),
+        default=0.01,
+        show_default=True,
+        help="Bytes may differ by this fraction, or by 1 KiB; calls may not.",
+    )
+    @model_option(required=False)
+    @layout_options_beside_a_trace
+    @functools.wraps(function)
+    def wrapper(
+        *,
+        against: tuple[str, ...],
+        tolerance: float,
+        model_source: str | None,
+        layout_fields: dict[str, Any],
+        **rest: Any,
+    ) -> Any:
+        comparing = Comparing(against=against, tolerance=tolerance, model=model_source, layout=layout_fields)
+        return function(comparing=comparing, **rest)
+
+    return wrapper  # type: ignore[return-value]
+
+
+@click.command("diff")
+@reading_options
+@comparing_options
+@measuring_options
+@output_options
+@explain_option
+def command(
+    *,
+    reading: Reading,
+    comparing: Comparing,
+    measuring: Measuring,
+    output: Output,
+    explain: bool,
+) -> int:
+    """Hold what was measured against a prediction, or against another run.
+
+    Without --against, the ledger of a model and a layout is joined with the traffic, and every difference gets the
+    reason that removes it, if one is known. What options leave out is read from the trace's metadata, or inferred.
+    With --against, two runs are compared; either may be a result that was saved with -o FILE.json.
+
+    Exit codes: 0 inside the tolerance, 1 outside, 2 nothing could be read or compared.
+    """
+    if comparing.against and (comparing.model or comparing.layout):
+        raise UsageError("--against compares two runs; --model and a layout have no part in it", hint="leave one out")
+    side = read_side(reading, measuring)
+    comparison: Comparison | RunComparison
+    if comparing.against:
+        other = read_side(with_paths(reading, comparing.against), measuring)
+        comparison = compare_runs(
+            side.measurement, other.measurement, side.name, other.name, tolerance=comparing.tolerance
+        )
+        side = other
+    else:
+        comparison = compare_with_ledger(side, comparing.model, comparing.layout, comparing.tolerance)
+    document = make_document(side.measurement, inference=side.inference, comparison=comparison)
+    write_document(document, output, every_row=measuring.per_rank, explain=explain)
+    return 0 if comparison.inside_tolerance else 1
+
+
+def compare_with_ledger(
+    side: Side, model_source: str | None, layout_fields: dict[str, Any], tolerance: float
+) -> Comparison:
+    """Settle model and layout from options, metadata and inference, and compare.
+
+    Raises:
+        UsageError: nothing tells the model.
+    """
+    expected = expect(side, model_source, layout_fields)
+    comparison = compare(side.measurement, expected, tolerance=tolerance)
+    return add_examples(comparison, side.summaries, side.measurement.groups)
+
+
+def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) -> Expectation:
+    """The model and the layout, and where they come from."""
+    captured = read_captured(side.summaries)
+    config = None if side.inference is None else side.inference.config
+    world = side.measurement.run.world_size
+    given = dict(layout_fields)
+    if side.measurement.run.gpus_per_node is not None:
+        given.setdefault("gpus_per_node", side.measurement.run.gpus_per_node)
+    fields, layout_from, assumed = complete_fields(given, captured, config, world)
+    layout = build_layout(fields)
+    if model_source is not None:
+        model = load_model(model_source)
+        return Expectation(model=model, layout=layout, sizes_from="given", layout_from=layout_from, assumptions=assumed)
+    told = captured_model(captured)
+    if told is not None:
+        return Expectation(
+            model=told, layout=layout, sizes_from="metadata", layout_from=layout_from, assumptions=assumed
+        )
+    solved = solve_model(side.summaries, side.measurement, layout, config, framework_given="framework" in layout_fields)
+    return replace(solved, layout_from=layout_from, assumptions=assumed + solved.assumptions)

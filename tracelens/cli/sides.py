@@ -1,0 +1,56 @@
+"""One side of a comparison: traces that are read and measured, or a result that was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tracelens.cli.options import Measuring, Reading
+from tracelens.cli.reading import read
+from tracelens.errors import UsageError
+from tracelens.inference.infer import infer
+from tracelens.measurement.measure import measure
+from tracelens.report.saved import is_saved, load_document, measurement_of
+from tracelens.results import Comparison, Inference, Measurement, RunComparison
+from tracelens.summary import RankSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What was measured of a run, and its summaries where they were read."""
+
+    measurement: Measurement
+    inference: Inference | None
+    summaries: tuple[RankSummary, ...] = ()
+    comparison: Comparison | RunComparison | None = None
+    name: str = ""
+
+
+def read_side(reading: Reading, measuring: Measuring) -> Side:
+    """Read the paths of one run.
+
+    Raises:
+        InputError: no path leads to anything that can be read.
+        UsageError: a saved result stands beside other paths.
+    """
+    name = ", ".join(reading.paths)
+    saved = [path for path in reading.paths if is_saved(path)]
+    if saved:
+        if len(reading.paths) > 1:
+            raise UsageError(f"`{saved[0]}` is a saved result and must stand alone", hint="give one path")
+        document = load_document(saved[0])
+        return Side(measurement_of(document), document.inference, (), document.comparison, name)
+    summaries = read(reading)
+    measurement = measure(
+        summaries, steps=measuring.steps, per_rank=measuring.per_rank, gpus_per_node=measuring.gpus_per_node
+    )
+    read_ranks = set(measurement.run.ranks)
+    ranks = tuple(one for one in summaries.ranks if not read_ranks or one.rank in read_ranks)
+    return Side(measurement, infer(ranks), ranks, None, name)
+
+
+def with_paths(reading: Reading, paths: Sequence[str]) -> Reading:
+    """The same way of reading, other paths."""
+    return msgspec.structs.replace(reading, paths=tuple(paths))

@@ -1,0 +1,171 @@
+"""A model for a trace that tells none: its sizes are read off matrix products, and the traffic chooses among readings.
+
+Every reading costs free parameters, which are told: a comparison with a solved model checks that the parts fit
+together (counts, ratios, equal sizes in places that must agree), not that the model is the one intended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from tracelens.comparison.compare import Expectation, JoinedUnit, join_units, residual_bytes
+from tracelens.comparison.items import measured_units
+from tracelens.comparison.products import Block, Products, fit_blocks, read_products
+from tracelens.comparison.reasons import best_alternative
+from tracelens.errors import TraceLensError, UsageError
+from tracelens.ledger.layout import Framework, Layout
+from tracelens.ledger.model import ModelSpec, Norm
+from tracelens.ledger.options import PLAIN
+from tracelens.ledger.predict import predict
+from tracelens.results import InferredConfig, Measurement
+from tracelens.summary import RankSummary
+
+_HEAD_DIMS = (128, 64, 96, 80, 256, 32, 16, 8)
+_MOST_CHANGES = 8
+"""How many choices of the framework may be read off the traffic."""
+_HINT = "give --model: a preset such as llama3-8b, a config.json, or a TOML file"
+
+
+def solve_model(
+    summaries: Sequence[RankSummary],
+    measurement: Measurement,
+    layout: Layout,
+    config: InferredConfig | None,
+    *,
+    framework_given: bool,
+) -> Expectation:
+    """The model and the framework whose ledger leaves the least traffic unexplained.
+
+    Raises:
+        UsageError: the trace has no shapes of matrix products (`record_shapes`), or they fit no transformer.
+    """
+    hidden = None if config is None else config.hidden
+    if hidden is None or not summaries:
+        raise UsageError("nothing tells the sizes of the model: no option, no metadata, no shapes", hint=_HINT)
+    readings = [
+        (summary, products)
+        for summary in _one_per_stage(summaries, layout)
+        if (products := read_products(summary, hidden, layout.num_microbatches)) is not None
+    ]
+    models = list(_models(readings, hidden, layout))
+    if not models:
+        raise UsageError("the trace's matrix products fit no transformer that is known", hint=_HINT)
+    layouts = list(_layouts(layout, framework_given=framework_given))
+    best = _best(measurement, models, layouts)
+    if best is None:
+        raise UsageError("no framework can lay out the model as the trace shows", hint=_HINT)
+    model, chosen, words = _refine(measurement, *best, framework_given=framework_given)
+    told = (
+        f"solved from matrix products: hidden {model.hidden}, {model.layers} layers, kv width "
+        f"{model.key_value_heads * model.dim_per_head}, ffn {model.ffn}, vocab {model.vocab}, "
+        f"{model.seq_len} tokens a micro-batch"
+    )
+    framework = () if framework_given else (f"the framework that explains most: {chosen.framework}",)
+    return Expectation(model=model, layout=chosen, sizes_from="inferred", assumptions=(told, *framework, *words))
+
+
+def _one_per_stage(summaries: Sequence[RankSummary], layout: Layout) -> list[RankSummary]:
+    """The first rank read of every pipeline rank."""
+    per_stage = max(1, layout.world_size // layout.pp)
+    found: dict[int, RankSummary] = {}
+    for summary in summaries:
+        found.setdefault((summary.rank or 0) // per_stage, summary)
+    return [found[stage] for stage in sorted(found)]
+
+
+def _models(readings: Sequence[tuple[RankSummary, Products]], hidden: int, layout: Layout) -> Iterator[ModelSpec]:
+    """Every model that fits the matrices of all stages."""
+    per_stage = [fit_blocks(products.matrices, hidden, layout.tp) for _, products in readings]
+    if not per_stage or not all(per_stage):
+        return
+    tokens = readings[0][1].tokens * layout.cp // layout.micro_batch
+    for block in per_stage[0]:
+        alike = [_read_alike(block, blocks) for blocks in per_stage]
+        same = [other for other in alike if other is not None]
+        if len(same) < len(alike):
+            continue
+        total = round(sum(other.layers for other in same) / len(same) * layout.pp)
+        width = next((other.vocab_width for other in same if other.vocab_width), None)
+        for vocab in dict.fromkeys((width * layout.tp, width) if width else (1,)):
+            yield from _variants(block, hidden, total, vocab, tokens, layout.tp)
+
+
+def _read_alike(block: Block, blocks: Sequence[Block]) -> Block | None:
+    """Another stage read in the same way."""
+    wanted = (block.kv_width, block.ffn, block.gated)
+    return next((other for other in blocks if (other.kv_width, other.ffn, other.gated) == wanted), None)
+
+
+def _variants(block: Block, hidden: int, layers: int, vocab: int, tokens: int, tp: int) -> Iterator[ModelSpec]:
+    """With and without biases, tied and not: what products don't tell."""
+    dim = next((d for d in _HEAD_DIMS if hidden % (d * tp) == 0 and block.kv_width % d == 0), 1)
+    for biased in (False, True):
+        for tied in (False, True):
+            try:
+                yield ModelSpec(
+                    name="solved from the trace",
+                    layers=layers,
+                    hidden=hidden,
+                    heads=hidden // dim,
+                    kv_heads=block.kv_width // dim,
+                    ffn=block.ffn,
+                    gated=block.gated,
+                    vocab=vocab,
+                    seq_len=tokens,
+                    tied_embeddings=tied,
+                    norm=Norm.layernorm if biased else Norm.rmsnorm,
+                    qkv_bias=biased,
+                    output_bias=biased,
+                    mlp_bias=biased,
+                )
+            except TraceLensError:
+                continue
+
+
+def _layouts(layout: Layout, *, framework_given: bool) -> Iterator[Layout]:
+    yield layout
+    if framework_given:
+        return
+    for framework in Framework:
+        if framework not in (layout.framework, Framework.textbook, Framework.serving):
+            yield msgspec.structs.replace(layout, framework=framework, options=None)
+    clipped = msgspec.structs.replace(PLAIN, clip_gradients=True)
+    yield msgspec.structs.replace(layout, framework=Framework.pytorch, options=clipped)
+
+
+def _refine(
+    measurement: Measurement, model: ModelSpec, layout: Layout, *, framework_given: bool
+) -> tuple[ModelSpec, Layout, list[str]]:
+    """Take on the alternatives that leave less unexplained, the best first: all of it is inferred anyway."""
+    words: list[str] = []
+    units = measured_units(measurement, layout)
+
+    def try_out(changed_model: ModelSpec, changed: Layout) -> list[JoinedUnit]:
+        return join_units(measurement, units, predict(changed_model, changed), 0.01)
+
+    for _ in range(_MOST_CHANGES):
+        better = best_alternative(model, layout, try_out, keep_framework=framework_given)
+        if better is None:
+            break
+        model, layout = better.model, better.layout
+        words.append(better.words)
+    return model, layout, words
+
+
+def _best(
+    measurement: Measurement, models: Sequence[ModelSpec], layouts: Sequence[Layout]
+) -> tuple[ModelSpec, Layout] | None:
+    best: tuple[float, ModelSpec, Layout] | None = None
+    for layout in layouts:
+        units = measured_units(measurement, layout)
+        for model in models:
+            try:
+                ledger = predict(model, layout)
+            except TraceLensError:
+                continue
+            left = residual_bytes(join_units(measurement, units, ledger, 0.01))
+            if best is None or left < best[0]:
+                best = (left, model, layout)
+    return None if best is None else best[1:]
