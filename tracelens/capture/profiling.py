@@ -128,7 +128,7 @@ class _SelfDescribingProfile(torch.profiler.profile):
                 packed.replace(target)
         except OSError as error:
             raise InputError(
-                f"can't write the trace {target}: {error.strerror}", hint="name a folder that can be written"
+                f"cannot write `{target}`: {error.strerror}", hint="name a folder that can be written"
             ) from error
         self.written = target
 
