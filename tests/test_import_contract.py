@@ -31,5 +31,5 @@ def test_the_contract_names_every_part_of_the_package() -> None:
     # `engine` and `capture` hang beside the layers
     layers = str(next(contract["layers"] for contract in _contracts() if contract["type"] == "layers"))
     parts = {path.stem for path in (CHECKOUT / "tracelens").iterdir() if path.suffix == ".py" or path.is_dir()}
-    beside = {"__init__", "__main__", "__pycache__", "engine", "capture", "py"}
+    beside = {"__init__", "__main__", "__pycache__", "cache", "engine", "engines", "capture", "py"}
     assert [part for part in sorted(parts - beside) if f"tracelens.{part}" not in layers] == []

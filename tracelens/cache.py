@@ -7,11 +7,12 @@ whole, so that it is complete or absent, and equal whoever wrote it. What can't 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from tracelens import __version__
+import tracelens.trace.summarize
 from tracelens.errors import InputError
 from tracelens.summary import SCHEMA_VERSION, SUFFIX, PackedSummary, RankSummary
 from tracelens.trace.discover import rank_from_name
@@ -55,13 +56,22 @@ class SummaryCache(msgspec.Struct, frozen=True):
         digest = hashlib.blake2b(digest_size=20)
         families = [(family.library, family.pattern.pattern, str(family.primitive)) for family in kernels]
         # a trace that does not tell its rank gets it from its name
-        digest.update(repr((__version__, SCHEMA_VERSION, rank_from_name(path.name), families)).encode())
+        digest.update(repr((_code(), SCHEMA_VERSION, rank_from_name(path.name), families)).encode())
         if isinstance(path, RemoteFile):
             digest.update(path.fingerprint().encode())
         else:
             _add_content(digest, path)
         name = digest.hexdigest()
         return self.folder / name[:2] / f"{name}{SUFFIX}"
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """What stands for the reader itself: another reader may see more in the same trace."""
+    digest = hashlib.blake2b(digest_size=20)
+    for file in sorted(Path(tracelens.trace.summarize.__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _add_content(digest: hashlib.blake2b, path: Path) -> None:
