@@ -17,6 +17,7 @@ from tracelens.crosscheck.ours import our_figures
 from tracelens.crosscheck.recording import Recording, read_recording
 from tracelens.summary import RankSummary
 from tracelens.trace.kernels import Family
+from tracelens.trace.remote import locate
 
 
 class Verdict(StrEnum):
@@ -102,7 +103,7 @@ def compare_file(summary: RankSummary, folder: Path, kernels: tuple[Family, ...]
         folder: for a copy that HTA can read, where it needs one.
         kernels: communication kernels that the user knows.
     """
-    recording = read_recording(Path(summary.head.path), summary, kernels)
+    recording = read_recording(locate(summary.head.path), summary, kernels)
     try:
         theirs = figures_from_hta(summary, folder)
     except HtaFailure as failure:

@@ -18,6 +18,7 @@ from tracelens.crosscheck.figures import KINDS, OVERLAP, Figures, label_of
 from tracelens.errors import InputError, MissingExtraError, UsageError
 from tracelens.summary import RankSummary
 from tracelens.trace.discover import discover
+from tracelens.trace.remote import Location, locate
 from tracelens.trace.source import is_archive, read_chunks
 from tracelens.trace.summarize import summarize
 
@@ -31,11 +32,11 @@ def open_hta(paths: Sequence[str | Path], *, include_last_profiler_step: bool = 
     """Open traces in HTA, for its own analyses: critical path, queue lengths, call stacks, idle time.
 
     HTA is told the rank of each file as our summaries tell it, or the lowest free number where no file tells one.
-    Files that it would not accept (zstd, other suffixes) are given to it as temporary copies, which live as long as
-    the object returned.
+    Files that it would not accept (zstd, other suffixes, behind a URL) are given to it as temporary copies, which live
+    as long as the object returned.
 
     Args:
-        paths: files, folders and globs, as everywhere.
+        paths: files, folders, globs and URLs, as everywhere.
         include_last_profiler_step: keep the step that HTA drops by default.
 
     Raises:
@@ -57,8 +58,8 @@ def open_hta(paths: Sequence[str | Path], *, include_last_profiler_step: bool = 
     return analysis
 
 
-def _by_rank(files: Sequence[tuple[Path, int | None]]) -> dict[int, Path]:
-    ranked: dict[int, Path] = {}
+def _by_rank(files: Sequence[tuple[Location, int | None]]) -> dict[int, Location]:
+    ranked: dict[int, Location] = {}
     for file, rank in files:
         if rank is not None and rank in ranked:
             raise UsageError(
@@ -86,7 +87,7 @@ def figures_from_hta(summary: RankSummary, folder: Path) -> Figures:
         HtaFailure: HTA can't read the file, or fails in an analysis.
         InputError: the file is a summary, or can't be read.
     """
-    file, module = readable_by_hta(Path(summary.head.path), folder), _import_hta()
+    file, module = readable_by_hta(locate(summary.head.path), folder), _import_hta()
     try:
         with quiet():
             analysis = module.TraceAnalysis(trace_files={summary.rank or 0: str(file)}, trace_dir=str(folder))
@@ -133,7 +134,7 @@ def _known(value: Any) -> float | None:
     return None if number != number else number  # HTA says NaN where there is nothing to divide by
 
 
-def readable_by_hta(file: Path, folder: Path) -> Path:
+def readable_by_hta(file: Location, folder: Path) -> Path:
     """The file itself where its suffix says what HTA believes of it, else a plain copy in the folder.
 
     Raises:
@@ -143,15 +144,20 @@ def readable_by_hta(file: Path, folder: Path) -> Path:
         raise InputError(
             f"`{file}` is a summary, and HTA reads traces only", hint="give the trace that the summary was made of"
         )
-    with file.open("rb") as opened:
-        start = opened.read(2)
-    is_plain = file.suffix == ".json" and start[:1] in b"{[ \t\r\n"
-    if is_plain or (file.suffix == ".gz" and start == _GZIP_MAGIC):
+    if isinstance(file, Path) and _is_what_its_suffix_says(file):
         return file.resolve()
     copy = Path(tempfile.mkstemp(suffix=".json", dir=folder)[1])
     with copy.open("wb") as target:
         target.writelines(read_chunks(file))
     return copy
+
+
+def _is_what_its_suffix_says(file: Path) -> bool:
+    """HTA goes by the suffix alone, and knows `.gz` and `.json`."""
+    with file.open("rb") as opened:
+        start = opened.read(2)
+    is_plain = file.suffix == ".json" and start[:1] in b"{[ \t\r\n"
+    return is_plain or (file.suffix == ".gz" and start == _GZIP_MAGIC)
 
 
 def require_hta() -> None:

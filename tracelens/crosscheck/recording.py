@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from tracelens.trace.decode import AnyEvent, Reader
 from tracelens.trace.faults import drop_misplaced
 from tracelens.trace.kernels import Family
 from tracelens.trace.link import classify_gpu, drop_duplicates
+from tracelens.trace.remote import Location
 from tracelens.trace.schema import KINDS, Kind
 
 COMMUNICATION, COMPUTATION, MEMORY, OTHER = "COMMUNICATION", "COMPUTATION", "MEMORY", "OTHER"
@@ -62,7 +62,7 @@ class Recording:
     steps: int
 
 
-def read_recording(path: Path, summary: RankSummary, kernels: tuple[Family, ...] = ()) -> Recording:
+def read_recording(path: Location, summary: RankSummary, kernels: tuple[Family, ...] = ()) -> Recording:
     """Read a trace once more, with what HTA looks at.
 
     Args:
