@@ -12,7 +12,7 @@ import pytest
 
 from tracelens.cli.main import COMMANDS, cli
 
-READING = {"PATHS", "--jobs", "--no-progress", "--kernels"}
+READING = {"PATHS", "--jobs", "--no-progress", "--kernels", "--ranks", "--engine", "--cache"}
 MEASURING = {"--steps", "--per-rank", "--gpus-per-node"}
 OUTPUT = {"--format", "-o", "--output", "--force"}
 
@@ -20,12 +20,17 @@ LAYOUT = {
     "--tp", "--pp", "--dp", "--cp", "--ep", "--etp", "--zero", "--hsdp-shard", "--no-reshard", "--reshard",
     "--no-sequence-parallel", "--cp-kind", "--vp", "--schedule", "--micro-batch", "--microbatches", "--seq-len",
     "--recompute", "--grad-dtype", "--param-dtype", "--precision", "--optimizer", "--capacity-factor",
-    "--layers-per-stage", "--framework", "--option",
+    "--layers-per-stage", "--framework", "--option", "--no-flash-attention",
 }  # fmt: skip
 
 SURFACE: dict[str, set[str]] = {
     "analyze": READING | MEASURING | OUTPUT | {"--explain"},
     "summarize": READING | {"-o", "--output", "--force"},
+    "diff": LAYOUT
+    | READING
+    | MEASURING
+    | OUTPUT
+    | {"--model", "--world-size", "--against", "--tolerance", "--explain"},
     "predict": LAYOUT | OUTPUT | {"--model", "--gpus-per-node", "--world-size", "--stage", "--cluster", "--explain"},
     "crosscheck": READING | OUTPUT,
     "toys": OUTPUT | {"EXERCISE", "--trace"},
