@@ -142,5 +142,7 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
         return Expectation(
             model=told, layout=layout, sizes_from="metadata", layout_from=layout_from, assumptions=assumed
         )
-    solved = solve_model(side.summaries, side.measurement, layout, config, framework_given="framework" in layout_fields)
+    solved = solve_model(
+        side.summaries, side.measurement, layout, side.inference, framework_given="framework" in layout_fields
+    )
     return replace(solved, layout_from=layout_from, assumptions=assumed + solved.assumptions)

@@ -11,20 +11,22 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tracelens.comparison.compare import Expectation, JoinedUnit, join_units, residual_bytes
-from tracelens.comparison.items import measured_units
+from tracelens.comparison.items import Unit, measured_units
 from tracelens.comparison.products import Block, Products, fit_blocks, read_products
 from tracelens.comparison.reasons import best_alternative
 from tracelens.errors import TraceLensError, UsageError
-from tracelens.ledger.layout import Framework, Layout
+from tracelens.ledger.layout import Framework, Layout, Schedule
 from tracelens.ledger.model import ModelSpec, Norm
-from tracelens.ledger.options import PLAIN
+from tracelens.ledger.options import PLAIN, NativeOptions
 from tracelens.ledger.predict import predict
-from tracelens.results import InferredConfig, Measurement
+from tracelens.results import Inference, Measurement
 from tracelens.summary import RankSummary
 
 _HEAD_DIMS = (128, 64, 96, 80, 256, 32, 16, 8)
 _MOST_CHANGES = 8
 """How many choices of the framework may be read off the traffic."""
+_MOST_LEFT = 8
+"""How many values that the inference left open are tried."""
 _HINT = "give --model: a preset such as llama3-8b, a config.json, or a TOML file"
 
 
@@ -32,28 +34,34 @@ def solve_model(
     summaries: Sequence[RankSummary],
     measurement: Measurement,
     layout: Layout,
-    config: InferredConfig | None,
+    inference: Inference | None,
     *,
     framework_given: bool,
 ) -> Expectation:
     """The model and the framework whose ledger leaves the least traffic unexplained.
 
+    Args:
+        summaries: ranks whose matrix products are read.
+        measurement: of the same ranks.
+        layout: as far as it is known.
+        inference: tells the hidden size, and the values that it could not settle.
+        framework_given: keep to the framework of the layout.
+
     Raises:
         UsageError: the trace has no shapes of matrix products (`record_shapes`), or they fit no transformer.
     """
-    hidden = None if config is None else config.hidden
-    if hidden is None or not summaries:
+    hidden = None if inference is None else inference.config.hidden
+    if inference is None or hidden is None or not summaries:
         raise UsageError("nothing tells the sizes of the model: no option, no metadata, no shapes", hint=_HINT)
-    readings = [
-        (summary, products)
-        for summary in _one_per_stage(summaries, layout)
-        if (products := read_products(summary, hidden, layout.num_microbatches)) is not None
+    candidates = [
+        (model, chosen)
+        for settled in _settle(layout, inference)
+        for model in _models(_read(summaries, settled, hidden), hidden, settled)
+        for chosen in _layouts(settled, framework_given=framework_given)
     ]
-    models = list(_models(readings, hidden, layout))
-    if not models:
+    if not candidates:
         raise UsageError("the trace's matrix products fit no transformer that is known", hint=_HINT)
-    layouts = list(_layouts(layout, framework_given=framework_given))
-    best = _best(measurement, models, layouts)
+    best = _best(measurement, candidates)
     if best is None:
         raise UsageError("no framework can lay out the model as the trace shows", hint=_HINT)
     model, chosen, words = _refine(measurement, *best, framework_given=framework_given)
@@ -66,13 +74,27 @@ def solve_model(
     return Expectation(model=model, layout=chosen, sizes_from="inferred", assumptions=(told, *framework, *words))
 
 
-def _one_per_stage(summaries: Sequence[RankSummary], layout: Layout) -> list[RankSummary]:
-    """The first rank read of every pipeline rank."""
+def _settle(layout: Layout, inference: Inference) -> Iterator[Layout]:
+    """The layout with each of the values that the inference leaves open."""
+    batches = inference.undetermined.get("num_microbatches", (layout.num_microbatches,))
+    chunks = (layout.vp,) if layout.pp == 1 or inference.config.vp is not None else (1, 2, 4)
+    for count in batches[:_MOST_LEFT]:
+        for vp in chunks:
+            schedule = Schedule.interleaved if vp > 1 and layout.schedule is None else layout.schedule
+            yield msgspec.structs.replace(layout, num_microbatches=int(count), vp=vp, schedule=schedule)
+
+
+def _read(summaries: Sequence[RankSummary], layout: Layout, hidden: int) -> list[tuple[RankSummary, Products]]:
+    """The matrices of the first rank read of every pipeline rank."""
     per_stage = max(1, layout.world_size // layout.pp)
-    found: dict[int, RankSummary] = {}
+    first: dict[int, RankSummary] = {}
     for summary in summaries:
-        found.setdefault((summary.rank or 0) // per_stage, summary)
-    return [found[stage] for stage in sorted(found)]
+        first.setdefault((summary.rank or 0) // per_stage, summary)
+    return [
+        (summary, products)
+        for _, summary in sorted(first.items())
+        if (products := read_products(summary, hidden, layout.num_microbatches)) is not None
+    ]
 
 
 def _models(readings: Sequence[tuple[RankSummary, Products]], hidden: int, layout: Layout) -> Iterator[ModelSpec]:
@@ -133,6 +155,8 @@ def _layouts(layout: Layout, *, framework_given: bool) -> Iterator[Layout]:
             yield msgspec.structs.replace(layout, framework=framework, options=None)
     clipped = msgspec.structs.replace(PLAIN, clip_gradients=True)
     yield msgspec.structs.replace(layout, framework=Framework.pytorch, options=clipped)
+    whole = NativeOptions(loss_chunks=0)
+    yield msgspec.structs.replace(layout, framework=Framework.torchtitan, options=whole)
 
 
 def _refine(
@@ -154,18 +178,18 @@ def _refine(
     return model, layout, words
 
 
-def _best(
-    measurement: Measurement, models: Sequence[ModelSpec], layouts: Sequence[Layout]
-) -> tuple[ModelSpec, Layout] | None:
+def _best(measurement: Measurement, candidates: Sequence[tuple[ModelSpec, Layout]]) -> tuple[ModelSpec, Layout] | None:
     best: tuple[float, ModelSpec, Layout] | None = None
-    for layout in layouts:
-        units = measured_units(measurement, layout)
-        for model in models:
-            try:
-                ledger = predict(model, layout)
-            except TraceLensError:
-                continue
-            left = residual_bytes(join_units(measurement, units, ledger, 0.01))
-            if best is None or left < best[0]:
-                best = (left, model, layout)
+    units: dict[tuple[int, int], tuple[Unit, ...]] = {}
+    for model, layout in candidates:
+        shape = (layout.pp, layout.world_size)
+        if shape not in units:
+            units[shape] = measured_units(measurement, layout)
+        try:
+            ledger = predict(model, layout)
+        except TraceLensError:
+            continue  # the framework can't have it
+        left = residual_bytes(join_units(measurement, units[shape], ledger, 0.01))
+        if best is None or left < best[0]:
+            best = (left, model, layout)
     return None if best is None else best[1:]
