@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 import msgspec
@@ -42,6 +42,11 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     progress: bool
     kernels: str | None = None
     """File with communication kernels that the user knows."""
+    ranks: Literal["all", "sample"] = "all"
+    engine: str | None = None
+    """Address or scheduler file of a cluster; None for this machine."""
+    cache: str | None = None
+    """Folder in which summaries are kept."""
 
 
 class Measuring(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +58,7 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reading_options(function: F) -> F:
-    """Add PATH..., --jobs, --no-progress and --kernels, as the argument `reading`."""
+    """Add PATH..., --jobs, --no-progress, --kernels, --ranks, --engine and --cache, as the argument `reading`."""
 
     @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
     @click.option(
@@ -65,10 +70,28 @@ def reading_options(function: F) -> F:
     )
     @click.option("--no-progress", is_flag=True, help="Draw no progress bar.")
     @click.option("--kernels", metavar="FILE.toml", help="Communication kernels of yours, beside the known ones.")
+    @click.option(
+        "--ranks",
+        type=click.Choice(["all", "sample"]),
+        default="all",
+        show_default=True,
+        help="Read all ranks, or as few as tell the layout.",
+    )
+    @click.option(
+        "--engine",
+        metavar="ADDRESS",
+        help="Read on a Dask cluster: tcp://host:8786 or its scheduler.json (extra `cluster`).",
+    )
+    @click.option(
+        "--cache",
+        metavar="DIR",
+        envvar="TRACELENS_CACHE",
+        help="Keep summaries here, and read none twice (or TRACELENS_CACHE).",
+    )
     @functools.wraps(function)
-    def wrapper(*, paths: tuple[str, ...], jobs: int, no_progress: bool, kernels: str | None, **rest: Any) -> Any:
-        reading = Reading(paths=paths, jobs=jobs, progress=not no_progress, kernels=kernels)
-        return function(reading=reading, **rest)
+    def wrapper(*, no_progress: bool, **options: Any) -> Any:
+        mine = {name: options.pop(name) for name in ("paths", "jobs", "kernels", "ranks", "engine", "cache")}
+        return function(reading=Reading(progress=not no_progress, **mine), **options)
 
     return wrapper  # type: ignore[return-value]
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+from tracelens.trace.remote import Location
+
 PATIENCE_S = 1.0
 
-Report: TypeAlias = Callable[[Path, int], None]
+Report: TypeAlias = Callable[[Location, int], None]
 
 
 @contextmanager
@@ -38,12 +39,12 @@ class _Bar:
     def __init__(self, total_bytes: int, stream: TextIO) -> None:
         self._stream = stream
         self._total = total_bytes
-        self._done: dict[Path, int] = {}
+        self._done: dict[Location, int] = {}
         self._began = monotonic()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
-    def report(self, path: Path, done_bytes: int) -> None:
+    def report(self, path: Location, done_bytes: int) -> None:
         self._done[path] = done_bytes
         if self._progress is None and monotonic() - self._began > PATIENCE_S:
             self._progress = self._open()

@@ -5,10 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
+
+from tracelens.cache import SummaryCache
 from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
 from tracelens.engine import Summaries, summarize_all
-from tracelens.trace.discover import Discovery, discover
+from tracelens.results import Skipped
+from tracelens.sampling import choose_ranks, describe_sample, names_tell_nothing, sources_by_rank
+from tracelens.trace.discover import Discovery, discover, rank_from_name
 from tracelens.trace.kernels import Family, read_families
 
 
@@ -19,10 +24,45 @@ def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
         InputError: no path leads to a trace that can be read.
     """
     found = discovery or discover(reading.paths)
-    kernels = known_kernels(reading)
+    if reading.ranks == "sample":
+        return _read_sample(reading, found)
+    return _read_all(reading, found)
+
+
+def _read_all(reading: Reading, found: Discovery) -> Summaries:
     total_bytes = sum(source.bytes for source in found.sources)
     with reading_progress(total_bytes, sys.stderr, wanted=reading.progress) as report:
-        return summarize_all(found, jobs=reading.jobs, progress=report, kernels=kernels)
+        return summarize_all(
+            found,
+            jobs=reading.jobs,
+            progress=report,
+            kernels=known_kernels(reading),
+            scheduler=reading.engine,
+            cache=None if reading.cache is None else SummaryCache(Path(reading.cache)),
+        )
+
+
+def _read_sample(reading: Reading, found: Discovery) -> Summaries:
+    """One rank, and those that its groups say are worth reading."""
+    available = sources_by_rank(found)
+    if not available:
+        problem = names_tell_nothing()
+        read_all = _read_all(reading, found)
+        return msgspec.structs.replace(read_all, problems=(*read_all.problems, problem))
+    first = _read_all(reading, Discovery((available[min(available)],), ()))
+    ranks = choose_ranks(first.ranks[0], available)
+    others = tuple(available[rank] for rank in ranks if rank != min(available))
+    rest = _read_all(reading, Discovery(others, ())) if others else Summaries(ranks=())
+    nameless = tuple(
+        Skipped(path=str(source.path), why="its name tells no rank (--ranks sample)")
+        for source in found.sources
+        if rank_from_name(source.path.name) is None
+    )
+    return Summaries(
+        ranks=first.ranks + rest.ranks,
+        skipped=found.skipped + rest.skipped + nameless,
+        problems=(*first.problems, *rest.problems, describe_sample(ranks, len(available))),
+    )
 
 
 def known_kernels(reading: Reading) -> tuple[Family, ...]:

@@ -17,6 +17,7 @@ from tracelens.engine import Summaries
 from tracelens.errors import InputError
 from tracelens.summary import SUFFIX
 from tracelens.trace.discover import Discovery, discover
+from tracelens.trace.remote import Location
 
 _TRACE_SUFFIXES = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
 
@@ -48,19 +49,25 @@ def command(*, reading: Reading, folder: str, force: bool) -> None:
         click.echo(f"skipped: {file.why if file.path in file.why else f'{file.path}: {file.why}'}", err=True)
 
 
-def plan_targets(paths: Sequence[Path], folder: Path) -> list[Path]:
+def plan_targets(paths: Sequence[Location], folder: Path) -> list[Path]:
     """Where each trace's summary goes: the folders of the traces, kept apart below `folder` as they were.
 
     Two files that differ in their suffixes only, such as `rank0.json` and `rank0.json.gz`, keep them.
     """
-    top = Path(os.path.commonpath([path.resolve().parent for path in paths]))
+    parents = [_folder_of(path) for path in paths]
+    top = Path(os.path.commonpath(parents))
     stems = [_TRACE_SUFFIXES.sub("", path.name.removesuffix(SUFFIX)) for path in paths]
-    places = [folder / path.resolve().parent.relative_to(top) for path in paths]
+    places = [folder / parent.relative_to(top) for parent in parents]
     shared = Counter(zip(places, stems, strict=True))
     return [
         place / f"{stem if shared[place, stem] == 1 else path.name}{SUFFIX}"
         for path, place, stem in zip(paths, places, stems, strict=True)
     ]
+
+
+def _folder_of(path: Location) -> Path:
+    """The folder of a file; behind a URL the host is the topmost one."""
+    return path.resolve().parent if isinstance(path, Path) else Path("/", *path.url.split("/")[2:-1])
 
 
 def _readable(discovery: Discovery, targets: Sequence[Path], summaries: Summaries) -> list[Path]:
