@@ -17,7 +17,7 @@ from tracelens.collectives import DTYPES, Primitive
 from tracelens.results import Phase, RanksSource
 from tracelens.summary import CALLS, COMPUTE, FRAMES, SHAPES, LocalGroup, RankSummary, StepSpan, SummaryHead
 
-_CALL_NS = 1000
+_CALL_NS = 1_000_000
 
 
 class PlainTracker:
@@ -167,23 +167,31 @@ def _phase(index: int, call: Call, late: bool, bounds: tuple[int, int] | None, *
 
 
 def _compute(products: Sequence[tuple[int, bool, tuple[int, int, int]]]) -> pl.DataFrame:
-    work: Counter[tuple[int, bool]] = Counter()
-    for at, late, (m, k, n) in products:
-        work[at - 1, late] += max(1, m * k * n // 1000)
-    rows = [
-        {
-            "after_call": None if at < 0 else at,
-            "thread": int(late),
-            "step": 0,
-            "start_ns": at * _CALL_NS + (2 if late else 1),
-            "end_ns": at * _CALL_NS + 3,
-            "busy_ns": work_ns,
-            "matmul_ns": work_ns,
-            "kernels": 1,
+    """Products between two calls by thread, with start and end in the order of issue."""
+    rows: dict[tuple[int, bool], dict[str, int | None]] = {}
+    for number, (at, late, (m, k, n)) in enumerate(products):
+        time = at * _CALL_NS + number
+        row = rows.setdefault(
+            (at - 1, late),
+            {
+                "after_call": None if at < 1 else at - 1,
+                "thread": int(late),
+                "step": 0,
+                "start_ns": time,
+                "end_ns": time,
+                "busy_ns": 0,
+                "matmul_ns": 0,
+                "kernels": 0,
+            },
+        )
+        work = max(1, m * k * n // 1000)
+        row |= {
+            "end_ns": time,
+            "busy_ns": (row["busy_ns"] or 0) + work,
+            "matmul_ns": (row["matmul_ns"] or 0) + work,
+            "kernels": (row["kernels"] or 0) + 1,
         }
-        for (at, late), work_ns in work.items()
-    ]
-    return pl.DataFrame(rows, schema=COMPUTE)
+    return pl.DataFrame(list(rows.values()), schema=COMPUTE)
 
 
 def _shapes(products: Sequence[tuple[int, bool, tuple[int, int, int]]]) -> pl.DataFrame:

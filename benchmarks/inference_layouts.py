@@ -69,7 +69,7 @@ class Layout:
         if self.data == "fsdp1_grad":
             truth["sharding"] = "zero2"
         if truth.get("sharding") in ("zero2", "zero3"):
-            truth["reshard_after_forward"] = bool(self.reshard) and self.pp == 1 and self.data != "fsdp1_grad"
+            truth["reshard_after_forward"] = bool(self.reshard) and self.data != "fsdp1_grad"
         if self.tp > 1:
             truth["sequence_parallel"] = self.sp
         if self.cp > 1:

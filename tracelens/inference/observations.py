@@ -108,7 +108,7 @@ class Gap:
     after: int
     """Index of the last call issued before; -1 before the first."""
     thread: int | None
-    start_ns: int
+    end_ns: int
     busy_ns: int
     matmul_ns: int
 
@@ -214,13 +214,14 @@ def _kinds(groups: Sequence[LocalGroup], meshes: dict[tuple[int, ...], object]) 
 
 def _view(summary: RankSummary, members: tuple[int, ...], *, blind: bool) -> RankView:
     groups, place = _merge_groups(summary, blind=blind)
-    step, counts = _typical_step(summary.calls)
-    rows = summary.calls if step is None else summary.calls.filter(pl.col("step") == step)
+    all_calls = summary.calls
+    step, counts = _typical_step(all_calls)
+    rows = all_calls if step is None else all_calls.filter(pl.col("step") == step)
     calls = _calls(rows, place, summary, groups, blind=blind)
     by_group: dict[int, list[Call]] = {}
     for call in calls:
         by_group.setdefault(call.group, []).append(call)
-    labels = () if blind else tuple(summary.calls["label"].drop_nulls().unique().sort())
+    labels = () if blind else tuple(all_calls["label"].drop_nulls().unique().sort())
     return RankView(
         rank=summary.rank,
         members=members,
@@ -335,11 +336,12 @@ def _group_of(
 
 
 def _gaps(summary: RankSummary, rows: pl.DataFrame, step: int | None) -> tuple[Gap, ...]:
-    compute = summary.compute if step is None else summary.compute.filter(pl.col("step") == step)
+    compute = summary.compute
+    compute = compute if step is None else compute.filter(pl.col("step") == step)
     return tuple(
-        Gap(after=-1 if after is None else after, thread=thread, start_ns=start, busy_ns=busy, matmul_ns=matmul)
-        for after, thread, start, busy, matmul in compute.select(
-            "after_call", "thread", "start_ns", "busy_ns", "matmul_ns"
+        Gap(after=-1 if after is None else after, thread=thread, end_ns=end, busy_ns=busy, matmul_ns=matmul)
+        for after, thread, end, busy, matmul in compute.select(
+            "after_call", "thread", "end_ns", "busy_ns", "matmul_ns"
         ).iter_rows()
     )
 

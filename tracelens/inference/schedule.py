@@ -36,7 +36,8 @@ class Lane:
     size: int
     sends: tuple[tuple[int, Phase, int], ...]
     """(index of the call, F or B, +1 to the next stage and -1 to the one before; 0 where p is 2)."""
-    receives: tuple[int, ...]
+    receives: tuple[tuple[int, int], ...]
+    """(index of the call, direction that it comes from)."""
     split: bool | None
     """Whether gradients leave before the gradients of weights are computed (zero bubble)."""
     is_told: bool
@@ -56,16 +57,25 @@ class Lane:
         """Sends of a kind, in one direction or in both."""
         return sum(k is kind and direction in (None, d) for _, k, d in self.sends)
 
+    def has_all_forwards_first(self) -> bool:
+        """Whether every forward comes before the first backward, as far as the calls show."""
+        first = next((index for index, kind, _ in self.sends if kind is B), None)
+        if not self.is_last:
+            return self.before_first_backward() == self.count(F)
+        arrived = [index for index, direction in self.receives if direction <= 0]
+        gradients = self.count(F) if self.size == 2 else 0  # with two stages both kinds come from the same rank
+        return first is not None and sum(index < first for index in arrived) >= len(arrived) - gradients
+
     def before_first_backward(self) -> int:
         """Forwards of this stage before its first backward is sent on."""
         first = next((index for index, kind, _ in self.sends if kind is B), None)
         if first is None:  # the first stage sends no gradient: it gets one
-            first = self.receives[0] if self.receives else None
+            first = self.receives[0][0] if self.receives else None
         forwards = [index for index, kind, _ in self.sends if kind is F]
         if first is None:
             return len(forwards)
         if self.is_last and not forwards:
-            return bisect_left(self.receives, first)
+            return sum(index < first for index, _ in self.receives)
         ahead = bisect_left(forwards, first)
         return ahead + 1 if self.is_last else ahead
 
@@ -115,7 +125,7 @@ def _lanes(view: RankView, uses: Sequence[object]) -> Iterator[Lane]:
         place=place,
         size=size,
         sends=tuple(sends),
-        receives=tuple(c.index for c in calls if c.primitive is P.recv),
+        receives=tuple((c.index, _direction(ranks, place, c)) for c in calls if c.primitive is P.recv),
         split=_is_split(view, calls, sends),
         is_told=len(kinds) == len(sends) and bool(kinds),
     )
@@ -137,9 +147,9 @@ def _kind_by_direction(direction: int, place: int) -> Phase:
 
 def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> dict[int, Phase]:
     """What each send follows: compute of the thread that sends is forward, of autograd's thread backward."""
-    gaps = sorted((g for g in view.gaps if g.matmul_ns > 0), key=lambda g: (g.after, g.start_ns))
+    gaps = sorted((g for g in view.gaps if g.matmul_ns > 0), key=lambda g: (g.after, g.end_ns))
     if not gaps:
-        gaps = sorted((g for g in view.gaps if g.busy_ns > 0), key=lambda g: (g.after, g.start_ns))
+        gaps = sorted((g for g in view.gaps if g.busy_ns > 0), key=lambda g: (g.after, g.end_ns))
     places = [g.after for g in gaps]
     collectives = [c for c in view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
     spots = [c.index for c in collectives]
@@ -156,21 +166,25 @@ def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> dict[int, Phase]:
 
 
 def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, Phase, int]]) -> bool | None:
-    """Whether a gradient leaves after about half of the products of its backward."""
-    backward = {index for index, kind, _ in sends if kind is B}
-    if not backward or not view.gaps:
-        return None
-    own = next(c.thread for c in calls)
-    late = [g for g in view.gaps if g.thread != own and g.matmul_ns > 0]
-    total = sum(g.matmul_ns for g in late)
-    before, last = 0, -1
+    """Whether a gradient leaves after the gradients of inputs only: as much work as forward, not twice as much."""
+    work: dict[Phase, list[int]] = {F: [], B: []}
+    kinds = {index: kind for index, kind, _ in sends}
+    own, last = next(c.thread for c in calls), -1
     for call in calls:
-        if call.index in backward:
-            before += sum(g.matmul_ns for g in late if last <= g.after < call.index)
+        kind = kinds.get(call.index)
+        if kind is not None:
+            gaps = [g for g in view.gaps if last <= g.after < call.index and (g.thread == own) == (kind is F)]
+            work[kind].append(sum(g.matmul_ns for g in gaps))
         last = call.index
-    if not total:
+    late = [g.matmul_ns for g in view.gaps if g.thread != own]
+    slots = sorted(slot for slot in work[B] if slot)
+    if not slots or not sum(late):
         return None
-    share = before / total
+    forward = sorted(slot for slot in work[F] if slot)
+    if forward:
+        ratio = slots[len(slots) // 2] / forward[len(forward) // 2]
+        return True if ratio < 1.45 else False if ratio > 1.6 else None
+    share = sum(slots) / sum(late)  # the last stage sends no activations: compare with all work of backward
     return False if share > 0.85 else True if share < 0.7 else None
 
 
@@ -219,7 +233,7 @@ def _starts_without_receiving(lanes: Sequence[Lane]) -> bool | None:
     if not last or not last[0].sends:
         return None
     lane = last[0]
-    return not lane.receives or lane.sends[0][0] < lane.receives[0]
+    return not lane.receives or lane.sends[0][0] < lane.receives[0][0]
 
 
 def _candidates(lane: Lane) -> Iterator[Candidate]:
@@ -236,9 +250,10 @@ def _candidates(lane: Lane) -> Iterator[Candidate]:
             continue
         m = forwards // v
         ramp = (v - 1) * p + 1
+        whole = lane.has_all_forwards_first()
         fits = {
-            "gpipe": v == 1 and warm == forwards,
-            "looped_bfs": v > 1 and warm == forwards,
+            "gpipe": v == 1 and whole,
+            "looped_bfs": v > 1 and whole,
             "1f1b": v == 1 and warm == min(m, p - r) and lane.split is not True,
             "interleaved_1f1b": v > 1 and warm == min(forwards, 2 * (p - r - 1) + ramp) and lane.split is not True,
             "zero_bubble": warm == min(forwards, p - r - 1 + ramp) and lane.split is not False,
