@@ -23,6 +23,7 @@ EXIT_INTERRUPTED = 130
 COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("tracelens.cli.analyze", "Read traces and report what was communicated."),
     "summarize": ("tracelens.cli.summarize", "Turn traces into small summary files."),
+    "diff": ("tracelens.cli.diff", "Hold what was measured against a prediction, or against another run."),
     "predict": ("tracelens.cli.predict", "Say what a model under a layout sends, holds and waits for, with no trace."),
     "crosscheck": (
         "tracelens.cli.crosscheck",

@@ -11,6 +11,7 @@ from tracelens.cli.options import Measuring, Reading
 from tracelens.cli.reading import read
 from tracelens.errors import UsageError
 from tracelens.inference.infer import infer
+from tracelens.measurement.axes import label_groups
 from tracelens.measurement.measure import measure
 from tracelens.report.saved import is_saved, load_document, measurement_of
 from tracelens.results import Comparison, Inference, Measurement, RunComparison
@@ -48,7 +49,8 @@ def read_side(reading: Reading, measuring: Measuring) -> Side:
     )
     read_ranks = set(measurement.run.ranks)
     ranks = tuple(one for one in summaries.ranks if not read_ranks or one.rank in read_ranks)
-    return Side(measurement, infer(ranks), ranks, None, name)
+    inference = infer(ranks)
+    return Side(label_groups(measurement, inference.axes), inference, ranks, None, name)
 
 
 def with_paths(reading: Reading, paths: Sequence[str]) -> Reading:

@@ -9,6 +9,7 @@ from statistics import median
 from rich.console import Console
 from rich.text import Text
 
+from tracelens.report.comparison import comparison_lines
 from tracelens.report.document import Document
 from tracelens.report.families import Family, find_families, find_owners, format_stride, label_rows
 from tracelens.report.headline import headline
@@ -39,6 +40,7 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
     owners = find_owners(families)
     lines = [Line(text) for text in headline(document, families)]
     sections = [
+        comparison_lines(document.comparison, every_row=every_row),
         _findings(document),
         _groups(families, every_row=every_row),
         traffic_tables(labelled, every_row=every_row),
