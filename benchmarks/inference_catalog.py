@@ -90,14 +90,25 @@ def held_out() -> list[Layout]:
         Layout("pp 8 1f1b", pp=8, schedule="1F1B", microbatches=16, data="none", sizes=_DEEP),
         Layout("pp 4 1f1b fsdp 8", pp=4, dp_shard=8, schedule="1F1B", microbatches=4, sizes=_PIPE),
         Layout("pp 2 gpipe fsdp 8", pp=2, dp_shard=8, schedule="GPipe", microbatches=4, sizes=_WIDE),
-        Layout("pp 4 interleaved fsdp 4", pp=4, dp_shard=4, schedule="Interleaved1F1B", vp=2, microbatches=4, sizes=_DEEP),
+        Layout(
+            "pp 4 interleaved fsdp 4", pp=4, dp_shard=4, schedule="Interleaved1F1B", vp=2, microbatches=4, sizes=_DEEP
+        ),
         Layout("pp 2 interleaved v4", pp=2, schedule="Interleaved1F1B", vp=4, microbatches=6, data="none", sizes=_PIPE),
         Layout("pp 2 breadth fsdp 4", pp=2, dp_shard=4, schedule="LoopedBFS", vp=2, microbatches=4, sizes=_PIPE),
         Layout("pp 2 zb fsdp 2", pp=2, dp_shard=2, schedule="InterleavedZeroBubble", vp=2, microbatches=4, sizes=_PIPE),
         Layout("pp 4 zbv fsdp 2", pp=4, dp_shard=2, schedule="ZBVZeroBubble", vp=2, microbatches=10, sizes=_PIPE),
         Layout("pp 2 dualpipev fsdp 4", pp=2, dp_shard=4, schedule="DualPipeV", vp=2, microbatches=8, sizes=_PIPE),
         Layout("pp 4 1f1b tp 2 fsdp 4", pp=4, tp=2, dp_shard=4, schedule="1F1B", microbatches=8, sizes=_PIPE),
-        Layout("pp 2 interleaved tp 4", pp=2, tp=4, schedule="Interleaved1F1B", vp=2, microbatches=4, data="none", sizes=_PIPE),
+        Layout(
+            "pp 2 interleaved tp 4",
+            pp=2,
+            tp=4,
+            schedule="Interleaved1F1B",
+            vp=2,
+            microbatches=4,
+            data="none",
+            sizes=_PIPE,
+        ),
         Layout("pp 4 1f1b hsdp 2x4", pp=4, dp_shard=4, dp_replicate=2, schedule="1F1B", microbatches=8, sizes=_DEEP),
         Layout("tp 2 sp cp 2 messages fsdp 4", tp=2, cp=2, dp_shard=4, cp_kind="ring_p2p", data="fsdp2"),
     ]

@@ -106,7 +106,9 @@ class Program:
     def _mesh(self) -> Any:
         names = [n for n in TITAN_ORDER if getattr(self.layout, n) > 1] or ["dp_shard"]
         if self.layout.data == "ddp" and self.layout.ep > 1:
-            return init_device_mesh("cpu", (self.layout.world // self.layout.ep, self.layout.ep), mesh_dim_names=("dp_replicate", "ep"))
+            return init_device_mesh(
+                "cpu", (self.layout.world // self.layout.ep, self.layout.ep), mesh_dim_names=("dp_replicate", "ep")
+            )
         return init_device_mesh("cpu", tuple(getattr(self.layout, n) for n in names), mesh_dim_names=tuple(names))
 
     def _has(self, name: str) -> bool:
@@ -128,7 +130,9 @@ class Program:
         groups = (context if by_heads else None, self._expert_group(), ring)
         per = x.sizes.layers // count
         return [
-            self._apply(Decoder(x.sizes, range(i * per, (i + 1) * per), first=i == 0, last=i == count - 1, groups=groups))
+            self._apply(
+                Decoder(x.sizes, range(i * per, (i + 1) * per), first=i == 0, last=i == count - 1, groups=groups)
+            )
             for i in own
         ]
 
@@ -257,9 +261,15 @@ def _tensor_parallel(model: Any, mesh: Any, *, sp: bool) -> None:
 
     if sp:
         whole = {"tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))}
-        whole |= {"norm": SequenceParallel(), "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())}
+        whole |= {
+            "norm": SequenceParallel(),
+            "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        }
     else:
-        whole = {"tok_embeddings": RowwiseParallel(input_layouts=Replicate()), "output": ColwiseParallel(output_layouts=Replicate())}
+        whole = {
+            "tok_embeddings": RowwiseParallel(input_layouts=Replicate()),
+            "output": ColwiseParallel(output_layouts=Replicate()),
+        }
     parallelize_module(model, mesh, {k: v for k, v in whole.items() if getattr(model, k) is not None})
     inner: dict[str, Any] = {f"attention.{n}": ColwiseParallel() for n in ("wq", "wk", "wv")}
     inner |= {f"feed_forward.{n}": ColwiseParallel() for n in ("w1", "w3")}

@@ -109,7 +109,9 @@ class GatheredKeys(torch.autograd.Function):
         for t in ctx.kv:
             _gather(t, ctx.group)
         for t in ctx.kv:
-            dist.reduce_scatter_tensor(torch.empty(t.numel(), dtype=t.dtype), torch.zeros(t.numel() * n, dtype=t.dtype), group=ctx.group)
+            dist.reduce_scatter_tensor(
+                torch.empty(t.numel(), dtype=t.dtype), torch.zeros(t.numel() * n, dtype=t.dtype), group=ctx.group
+            )
         return grad, *(torch.zeros_like(t) for t in ctx.kv), None
 
 

@@ -219,10 +219,20 @@ def _gathers_and_scatters(view: RankView, group: int) -> list[Use]:
         return _only_scatters(group, scatters)
     if not scatters:
         return _only_gathers(view, group, gathers)
+    keys = _keys_and_values(view, gathers, scatters)
+    uses = [] if not keys else [_context_use(group, keys)]
+    gathers = [c for c in gathers if c not in keys]
+    scatters = [c for c in scatters if c not in keys]
+    if gathers and scatters:
+        uses.append(_weights_or_updates(group, gathers, scatters))
+    return uses
+
+
+def _weights_or_updates(group: int, gathers: Sequence[Call], scatters: Sequence[Call]) -> Use:
     if not any(c.phase in (F, B, None) for c in gathers):
         why = f"{len(scatters)} reduce-scatters of gradients, {len(gathers)} all-gathers of parameters after the update"
-        return [Use(Role.updates, group, (*gathers, *scatters), 0.95, why)]
-    return [_weights_or_context(view, group, gathers, scatters)]
+        return Use(Role.updates, group, (*gathers, *scatters), 0.95, why)
+    return _weights_use(group, gathers, scatters)
 
 
 def _sequence_parallel(gathers: Sequence[Call], scatters: Sequence[Call]) -> int | None:
@@ -281,13 +291,8 @@ def _only_gathers(view: RankView, group: int, gathers: Sequence[Call]) -> list[U
     return []
 
 
-def _weights_or_context(view: RankView, group: int, gathers: Sequence[Call], scatters: Sequence[Call]) -> Use:
+def _weights_use(group: int, gathers: Sequence[Call], scatters: Sequence[Call]) -> Use:
     forward = [c for c in gathers if c.phase in (F, None)]
-    sizes = _sizes(forward)
-    calls = (*gathers, *scatters)
-    if len(sizes) == 1 and _sizes(scatters) <= sizes and _exchanges_keys(view, forward, gathers, scatters):
-        why = f"{len(forward)} gathers of {_m(forward[0].elements)} elements inside the layers of forward, in pairs"
-        return Use(Role.context, group, calls, 0.85, why, "allgather")
     units = Counter(c.elements for c in forward)
     common, times = units.most_common(1)[0] if units else (None, 0)
     backward = len([c for c in gathers if c.phase is B])
@@ -295,21 +300,41 @@ def _weights_or_context(view: RankView, group: int, gathers: Sequence[Call], sca
         f"{len(forward)} gathers of parameters in forward ({times} of {_m(common)} elements), {backward} in backward, "
         f"{len(scatters)} scatters of gradients"
     )
-    return Use(Role.weights, group, calls, 0.95 if len(sizes) > 1 else 0.8, why)
+    return Use(Role.weights, group, (*gathers, *scatters), 0.95 if len(units) > 1 else 0.8, why)
+
+
+def _context_use(group: int, calls: Sequence[Call]) -> Use:
+    forward = [c for c in calls if c.phase in (F, None)]
+    why = f"{len(forward)} gathers of {_m(forward[0].elements)} elements inside the layers of forward, in pairs"
+    return Use(Role.context, group, tuple(calls), 0.88, why, "allgather")
+
+
+def _keys_and_values(view: RankView, gathers: Sequence[Call], scatters: Sequence[Call]) -> list[Call]:
+    """The gathers and scatters of the one size that behaves like keys and values; [] when none does."""
+    for size in _sizes(gathers) & _sizes(scatters):
+        own, back = [c for c in gathers if c.elements == size], [c for c in scatters if c.elements == size]
+        forward = [c for c in own if c.phase in (F, None)]
+        if len(forward) >= 2 and _exchanges_keys(view, forward, own, back):
+            return [*own, *back]
+    return []
 
 
 def _exchanges_keys(view: RankView, forward: Sequence[Call], gathers: Sequence[Call], scatters: Sequence[Call]) -> bool:
     """Whether equal gathers are of keys and values: after a matrix product, K and V one after the other."""
-    if {c.dtype for c in gathers} != {c.dtype for c in scatters} or len(forward) % 2 or len(scatters) % 2:
+    if {c.dtype for c in gathers} != {c.dtype for c in scatters} or len(forward) % 2 or len(scatters) != len(forward):
         return False
-    before = sum(g.matmul_ns for g in view.gaps if g.after < forward[0].index)
+    pairs = [*_pairs(forward), *_pairs(scatters)]
     if view.gaps:
-        pairs = zip(forward[::2], forward[1::2], strict=True)
+        before = sum(g.matmul_ns for g in view.gaps if g.after < forward[0].index)
         return before > 0 and not any(_matmul_between(view, a, b) for a, b in pairs)
     # without compute: in backward, dK and dV leave together, layer by layer
     line = sorted((c for c in (*gathers, *scatters) if c.phase is B), key=lambda c: c.index)
     runs = _runs([c.primitive for c in line])
     return len(runs) > 1 and all(length % 2 == 0 for _, length in runs)
+
+
+def _pairs(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
+    return list(zip(calls[::2], calls[1::2], strict=True))
 
 
 def _runs(items: Sequence[Primitive]) -> list[tuple[Primitive, int]]:
@@ -344,7 +369,11 @@ def _all_reduces(view: RankView, group: int, uses: Sequence[Use]) -> list[Use]:
     if view.groups[group].size == 2 and len(late) == 1 and late[0].phase is O and _has_pipeline(uses):
         why = f"one all-reduce of {_m(late[0].elements)} elements after backward between two ranks: a tied embedding"
         return [Use(Role.tied, group, tuple(late), 0.85, why)]
+    handed = [c for c in sizeable(view.by_group[group]) if c.primitive is P.broadcast and c.phase is O]
     known = [c.elements for c in late if c.elements is not None]
+    if handed and sum(c.elements or 0 for c in handed) >= 0.5 * sum(known):
+        why = f"{len(late)} all-reduces of gradients, {len(handed)} broadcasts of updated parameters by their owners"
+        return [Use(Role.updates, group, (*late, *handed), 0.93, why, "broadcast")]
     total = f", {_m(sum(known))} elements in all" if known else ""
     why = f"{len(late)} all-reduces during and after backward{total}, none of activations in forward"
     return [Use(Role.grads, group, tuple(late), 0.93 if any(c.phase is B for c in late) else 0.8, why)]

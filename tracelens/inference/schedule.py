@@ -42,6 +42,8 @@ class Lane:
     """Whether gradients leave before the gradients of weights are computed (zero bubble)."""
     is_told: bool
     """F and B are told by the compute before each send, not by its direction."""
+    pairs: int
+    """Sends that follow another send without a matrix product between: forward and backward ran as one."""
 
     @property
     def is_first(self) -> bool:
@@ -115,7 +117,7 @@ def _lanes(view: RankView, uses: Sequence[object]) -> Iterator[Lane]:
     calls = [c for c in calls if c.elements is None or c.elements > 8]
     largest = max((c.elements or 0 for c in calls), default=0)
     calls = [c for c in calls if (c.elements or 0) * 8 >= largest]  # shapes sent ahead are no activations
-    kinds = _kinds_of_sends(view, [c for c in calls if c.primitive is P.send])
+    kinds, pairs = _kinds_of_sends(view, [c for c in calls if c.primitive is P.send])
     sends = []
     for c in (c for c in calls if c.primitive is P.send):
         direction = _direction(ranks, place, c)
@@ -128,6 +130,7 @@ def _lanes(view: RankView, uses: Sequence[object]) -> Iterator[Lane]:
         receives=tuple((c.index, _direction(ranks, place, c)) for c in calls if c.primitive is P.recv),
         split=_is_split(view, calls, sends),
         is_told=len(kinds) == len(sends) and bool(kinds),
+        pairs=pairs,
     )
 
 
@@ -145,24 +148,39 @@ def _kind_by_direction(direction: int, place: int) -> Phase:
     return F if place == 0 else B
 
 
-def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> dict[int, Phase]:
-    """What each send follows: compute of the thread that sends is forward, of autograd's thread backward."""
+def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> tuple[dict[int, Phase], int]:
+    """What each send follows: compute of the thread that sends is forward, of autograd's thread backward.
+
+    Two sends without compute between them follow a forward and a backward that ran as one. Returns the kinds and
+    how many such pairs there are.
+    """
     gaps = sorted((g for g in view.gaps if g.matmul_ns > 0), key=lambda g: (g.after, g.end_ns))
     if not gaps:
         gaps = sorted((g for g in view.gaps if g.busy_ns > 0), key=lambda g: (g.after, g.end_ns))
+    if not gaps:
+        return _kinds_by_collectives(view, sends), 0
     places = [g.after for g in gaps]
-    collectives = [c for c in view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
-    spots = [c.index for c in collectives]
     kinds: dict[int, Phase] = {}
+    pairs, before = 0, -1
     for send in sends:
-        here = bisect_left(places, send.index) - 1
-        if here >= 0:
-            kinds[send.index] = F if gaps[here].thread == send.thread else B
-            continue
-        near = bisect_left(spots, send.index) - 1
-        if not gaps and near >= 0 and len(collectives) > len(sends):
-            kinds[send.index] = F if collectives[near].phase is F else B
-    return kinds
+        start, end = bisect_left(places, before), bisect_left(places, send.index)
+        if start == end and before >= 0:
+            kinds[before], kinds[send.index] = F, B
+            pairs += 1
+        elif end > 0:
+            kinds[send.index] = F if gaps[end - 1].thread == send.thread else B
+        before = send.index
+    return kinds, pairs
+
+
+def _kinds_by_collectives(view: RankView, sends: Sequence[Call]) -> dict[int, Phase]:
+    """Without compute: the phase of the last collective before each send, if there are enough of them."""
+    collectives = [c for c in view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
+    if len(collectives) <= len(sends):
+        return {}
+    spots = [c.index for c in collectives]
+    near = {send.index: bisect_left(spots, send.index) - 1 for send in sends}
+    return {index: F if collectives[spot].phase is F else B for index, spot in near.items() if spot >= 0}
 
 
 def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, Phase, int]]) -> bool | None:
@@ -203,37 +221,49 @@ def _is_v_shaped(lane: Lane) -> bool:
 
 
 def _decide_v(case: Case, lanes: Sequence[Lane]) -> None:
-    case.decide("vp", 2, 0.9, "activations travel in both directions: two stages a rank")
-    case.solve("num_microbatches")
-    one_way = {lane.count(F, 1) or lane.count(F, -1) for lane in lanes}
-    from_both_ends = _starts_without_receiving(lanes)
+    """ZB-V, DualPipeV and DualPipe: two stages a rank, activations in both directions.
+
+    Order of the first passes (torch pipelining/schedules.py, deepseek-ai/DualPipe): on the rank of stage r a V begins
+    with 2(p-r)-1 forwards of its first stage, DualPipe, fed from both ends, with p-2r-1 or from the other end.
+    DualPipe and DualPipeV run a forward and a backward as one and send both results together.
+    """
     told = "activations and gradients are sent to both neighbours"
-    if from_both_ends is None:
-        case.leave("schedule", V_SHAPED, told, would_decide="a trace of the last stage's rank")
-        if len(one_way) == 1:
-            count = one_way.pop()
-            case.leave("num_microbatches", (count, 2 * count), told)
-        return
-    if from_both_ends:
-        case.decide("schedule", "dualpipe", 0.9, f"{told}, and both ends begin with a send")
-        if len(one_way) == 1:
-            case.decide("num_microbatches", 2 * one_way.pop(), 0.9, "activations sent in one direction, twice")
-        return
-    split = {lane.split for lane in lanes} - {None}
-    if split == {True}:
-        case.decide("schedule", "zbv", 0.8, f"{told}; gradients leave before those of weights are computed")
+    case.decide("vp", 2, 0.9, f"{told}: two stages a rank")
+    case.solve("num_microbatches")
+    shapes = {_is_fed_from_both_ends(lane) for lane in lanes} - {None}
+    together = any(lane.pairs > 0.1 * len(lane.sends) for lane in lanes)
+    one_way = {max(lane.count(F, 1), lane.count(F, -1)) for lane in lanes}
+    told += f", {sum(lane.pairs for lane in lanes)} times two at once"
+    if shapes == {True}:
+        case.decide("schedule", "dualpipe", 0.9, f"{told}; forwards begin at both ends")
+    elif shapes == {False} and together:
+        case.decide("schedule", "dualpipev", 0.92, f"{told}; forwards begin at one end")
+    elif shapes == {False} and any(lane.split for lane in lanes):
+        case.decide("schedule", "zbv", 0.92, f"{told}; gradients leave before those of weights are computed")
     else:
-        case.leave("schedule", ("zbv", "dualpipev"), told, would_decide="labels of the pipeline's actions")
-    if len(one_way) == 1:
-        case.decide("num_microbatches", one_way.pop(), 0.92, "activations sent in one direction")
+        left = ("dualpipev", "dualpipe") if together else V_SHAPED
+        case.leave("schedule", left, told, would_decide="a trace of the last stage's rank")
+    if len(one_way) == 1 and shapes in ({True}, {False}):
+        count = one_way.pop() * (2 if shapes == {True} else 1)
+        case.check(holds=len(lanes) > 1, count=len(lanes) - 1)
+        case.decide("num_microbatches", count, 0.92, f"{told}; {count} micro-batches by the activations sent one way")
+    elif len(one_way) == 1:
+        count = one_way.pop()
+        case.leave("num_microbatches", (count, 2 * count), told)
 
 
-def _starts_without_receiving(lanes: Sequence[Lane]) -> bool | None:
-    last = [lane for lane in lanes if lane.is_last]
-    if not last or not last[0].sends:
+def _is_fed_from_both_ends(lane: Lane) -> bool | None:
+    p, r = lane.size, lane.place
+    first_receive = lane.receives[0] if lane.receives else None
+    if r >= p / 2:
+        if first_receive is None:
+            return None
+        return lane.sends[0][0] < first_receive[0] or first_receive[1] > 0
+    turn = next((i for i, kind, way in lane.sends if (kind is B if lane.is_first else kind is F and way < 0)), None)
+    if turn is None:
         return None
-    lane = last[0]
-    return not lane.receives or lane.sends[0][0] < lane.receives[0][0]
+    ahead = sum(kind is F and way > 0 and index < turn for index, kind, way in lane.sends)
+    return {2 * (p - r) - 1: False, p - 2 * r - 1: True}.get(ahead)
 
 
 def _candidates(lane: Lane) -> Iterator[Candidate]:
@@ -249,14 +279,16 @@ def _candidates(lane: Lane) -> Iterator[Candidate]:
         if forwards == 0 or forwards % v or not _chunks_fit(lane, forwards, v):
             continue
         m = forwards // v
-        ramp = (v - 1) * p + 1
+        # torch divides m into rounds of about p micro-batches, Megatron takes p
+        ramp = (v - 1) * (m // max(1, m // p)) + 1
         whole = lane.has_all_forwards_first()
         fits = {
             "gpipe": v == 1 and whole,
             "looped_bfs": v > 1 and whole,
             "1f1b": v == 1 and warm == min(m, p - r) and lane.split is not True,
             "interleaved_1f1b": v > 1 and warm == min(forwards, 2 * (p - r - 1) + ramp) and lane.split is not True,
-            "zero_bubble": warm == min(forwards, p - r - 1 + ramp) and lane.split is not False,
+            "zero_bubble": warm == min(forwards, p - r - 1 + ramp)
+            and (lane.split if v == 1 else lane.split is not False),
         }
         yield from (Candidate(name, v, m) for name, fit in fits.items() if fit)
 

@@ -133,7 +133,7 @@ def _is_bucketed(calls: Sequence[Call]) -> bool:
 def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
     """Gradients are reduced, parameters gathered after the update: ZeRO-1, or 2 if every micro-batch reduces."""
     calls = chosen.use.calls
-    gathers = [c for c in calls if c.primitive is P.all_gather]
+    gathers = [c for c in calls if c.primitive in (P.all_gather, P.broadcast)]
     reduces = [c for c in calls if c.primitive in _REDUCES]
     size = chosen.group.size
     case.decide("optim_shard_degree", size, 0.95, f"{chosen.use.why}")
@@ -152,6 +152,9 @@ def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
         case.check(holds=True)
         case.decide("sharding", "zero1", 0.95, f"{told}: once, after {rounds} micro-batches")
         case.decide("grad_shard_degree", 1, 0.93, told)
+    elif chosen.use.detail == "broadcast":
+        case.decide("sharding", "zero1", 0.9, f"{told}: gradients are kept whole, updates broadcast by their owners")
+        case.decide("grad_shard_degree", 1, 0.9, told)
     else:
         why = f"{told}: once in a step of one micro-batch, as far as the trace shows"
         case.leave("sharding", ("zero1", "zero2"), why, would_decide="a step of several micro-batches")
