@@ -29,6 +29,8 @@ class Summaries(msgspec.Struct, frozen=True):
     """What a discovery gave: a summary per file that could be read, and the others with the reason."""
 
     ranks: tuple[RankSummary, ...]
+    sources: tuple[Source, ...] = ()
+    """The file behind each of `ranks`."""
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -76,7 +78,8 @@ def summarize_all(
         for source, outcome in zip(sources, outcomes, strict=True)
         if isinstance(outcome, InputError)
     )
-    return Summaries(ranks=ranks, skipped=discovery.skipped + skipped)
+    read = tuple(source for source, outcome in zip(sources, outcomes, strict=True) if isinstance(outcome, RankSummary))
+    return Summaries(ranks=ranks, sources=read, skipped=discovery.skipped + skipped)
 
 
 def _choose_engine(sources: tuple[Source, ...], jobs: int, scheduler: str | None) -> Engine:

@@ -50,6 +50,19 @@ def test_what_can_not_be_read_is_named_on_stderr_and_the_rest_is_written(tmp_pat
     assert "notes.json" in err
 
 
+def test_a_sample_of_the_ranks_is_written_under_the_names_of_its_own_traces(tmp_path: Path, capsys: Captured) -> None:
+    # GIVEN ranks whose files stand in another order than the sample reads them in
+    folder = tmp_path / "traces"
+    for rank, name in ((0, "z_rank0.json"), (1, "a_rank1.json")):
+        write_trace(folder / name, rank=rank)
+    assert main(["summarize", str(folder), "-o", str(tmp_path / "out"), "--ranks", "sample", "--jobs", "1"]) == 0
+
+    # THEN every summary is of the rank that its name says
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert written
+    assert all(RankSummary.load(path).rank == int(path.stem[-1]) for path in written)
+
+
 def test_a_path_that_is_a_file_can_not_be_the_folder(tmp_path: Path, capsys: Captured) -> None:
     trace = write_trace(tmp_path / "rank0.json", rank=0)
     assert main(["summarize", str(trace), "-o", str(trace)]) == 2

@@ -60,6 +60,7 @@ def _read_sample(reading: Reading, found: Discovery) -> Summaries:
     )
     return Summaries(
         ranks=first.ranks + rest.ranks,
+        sources=first.sources + rest.sources,
         skipped=found.skipped + rest.skipped + nameless,
         problems=(*first.problems, *rest.problems, describe_sample(ranks, len(available))),
     )

@@ -13,10 +13,9 @@ import click
 from tracelens.cli.options import Reading, reading_options
 from tracelens.cli.output import refuse_overwrite, write_stdout
 from tracelens.cli.reading import read
-from tracelens.engine import Summaries
 from tracelens.errors import InputError
 from tracelens.summary import SUFFIX
-from tracelens.trace.discover import Discovery, discover
+from tracelens.trace.discover import discover
 from tracelens.trace.remote import Location
 
 _TRACE_SUFFIXES = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
@@ -37,11 +36,13 @@ def command(*, reading: Reading, folder: str, force: bool) -> None:
     Exit codes: 0 fine, 2 nothing could be read or written.
     """
     discovery = discover(reading.paths)
-    targets = plan_targets([source.path for source in discovery.sources], Path(folder))
-    for target in targets:
+    paths = [source.path for source in discovery.sources]
+    targets = dict(zip(paths, plan_targets(paths, Path(folder)), strict=True))
+    for target in targets.values():
         refuse_overwrite(target, force=force)
     summaries = read(reading, discovery)
-    for target, summary in zip(_readable(discovery, targets, summaries), summaries.ranks, strict=True):
+    for source, summary in zip(summaries.sources, summaries.ranks, strict=True):
+        target = targets[source.path]
         make_folder(target.parent)
         summary.save(target)
         write_stdout(f"{target}\n")
@@ -68,11 +69,6 @@ def plan_targets(paths: Sequence[Location], folder: Path) -> list[Path]:
 def _folder_of(path: Location) -> Path:
     """The folder of a file; behind a URL the host is the topmost one."""
     return path.resolve().parent if isinstance(path, Path) else Path("/", *path.url.split("/")[2:-1])
-
-
-def _readable(discovery: Discovery, targets: Sequence[Path], summaries: Summaries) -> list[Path]:
-    unread = {file.path for file in summaries.skipped}
-    return [target for source, target in zip(discovery.sources, targets, strict=True) if str(source.path) not in unread]
 
 
 def make_folder(folder: Path) -> None:
