@@ -98,7 +98,7 @@ class Reader:
                 return self._decode_many(piece.data)
             except BROKEN:
                 pass
-        return self._salvage(piece)
+        return self._salvage(piece, is_last=piece.part is Part.tail)
 
     def _decode_many(self, data: bytes) -> Sequence[AnyEvent]:
         body = b"".join((b"[", data, b"]"))
@@ -125,7 +125,10 @@ class Reader:
 
     def _refuse_second_trace(self, piece: Piece) -> None:
         """Two processes that write one path leave their bytes in turn; nothing in such a file can be trusted."""
-        again = _TRACE_HEAD.search(piece.data, 1 if piece.offset == 0 else 0)
+        found = _TRACE_HEAD.finditer(piece.data)
+        if piece.part is Part.head:
+            next(found, None)  # its own
+        again = next(found, None)
         if again is not None:
             raise InputError(
                 f"`{self.path}` holds the traces of two ranks, written over one another "
@@ -142,19 +145,16 @@ class Reader:
             self._refuse_second_trace(piece)
         end = len(data) - 1 if self._cutter.is_bare_list and data.endswith(b"]") else end_of_events(data)
         if end is None:
-            events = self._salvage(Piece(Part.events, data.rstrip(b" ,\r\n"), piece.offset), is_cut_off=True)
+            events = self._salvage(Piece(Part.events, data.rstrip(b" ,\r\n"), piece.offset), is_last=True)
             at = piece.offset + len(data)
             self._problem("file-cut-off", f"the file ends in the middle, at byte {at}; what is whole was read")
             return events
         if not self._cutter.is_bare_list:
             rest = data[end + 1 :].lstrip().removeprefix(b",")
             self._keep_head(b"{" + rest, piece.offset + end + 1)
-        last = Piece(Part.events, data[:end], piece.offset)
-        events = self._decode(last) if last.data.strip() or self._unfinished else ()
-        self._lose(self._unfinished, piece.offset)
-        return events
+        return self._decode(Piece(Part.tail, data[:end], piece.offset))
 
-    def _salvage(self, piece: Piece, *, is_cut_off: bool = False) -> Sequence[AnyEvent]:
+    def _salvage(self, piece: Piece, *, is_last: bool = False) -> Sequence[AnyEvent]:
         """Decode what can be decoded of a broken piece: mend it, else find the broken events and leave them out."""
         self._refuse_second_trace(piece)
         data = b",".join(part for part in (self._unfinished, piece.data) if part)
@@ -167,21 +167,17 @@ class Reader:
             events = self._decode_many(mended)
         except BROKEN:
             singles, was_exact = split_events(mended), self._exact
-            good, lost, rest = decode_singles(singles, self._decode_many)
-            if self._exact and not was_exact:
-                good, lost, rest = decode_singles(singles, self._decode_many)  # so that all are of one type
-            for fragment in lost:
-                self._lose(fragment, piece.offset)
-            self._unfinished = b"" if is_cut_off else b",".join(rest)
+            good, lost, rest = decode_singles(singles, self._decode_many, may_go_on=not is_last)
+            if self._exact and not was_exact:  # once more, so that all are of one type
+                good, lost, rest = decode_singles(singles, self._decode_many, may_go_on=not is_last)
+            if lost and self.decoded.lost_at is None:
+                self.decoded.lost_at = piece.offset
+            self.decoded.lost_events += lost
+            self._unfinished = rest
             return good
         if mended != data:
             self._problem("json-repaired", f"invalid JSON repaired near byte {piece.offset}", once=True)
         return events
-
-    def _lose(self, fragment: bytes, offset: int) -> None:
-        if fragment.strip():
-            self.decoded.lost_events += 1
-            self.decoded.lost_at = offset if self.decoded.lost_at is None else self.decoded.lost_at
 
     def _tell_lost(self) -> None:
         decoded = self.decoded
@@ -221,7 +217,7 @@ def _needs_exact(events: Sequence[AnyEvent]) -> bool:
     )
 
 
-_TRACE_HEAD = re.compile(rb'(?<!^)(?<!^.)(?:"schemaVersion"|"traceEvents")\s*:')
+_TRACE_HEAD = re.compile(rb'(?:"schemaVersion"|"traceEvents")\s*:')
 
 
 def _no_events(path: Location, data: bytes, damage: DamageError | None) -> InputError:

@@ -15,7 +15,7 @@ from tracelens.collectives import NOT_CALLS, RECORD_PRIMITIVES, Primitive
 from tracelens.results import Evidence
 from tracelens.trace.lookup import apply_once, look_up
 from tracelens.trace.positional import fill_positional
-from tracelens.trace.tables import RECORD_FIELDS
+from tracelens.trace.tables import RECORD_FIELDS, SCHEMAS
 
 
 def primitive_of(name: str | None) -> Primitive | None:
@@ -165,4 +165,4 @@ def calls_from_kernels(kernel_records: pl.DataFrame) -> pl.DataFrame:
         input_dims=pl.lit(None, pl.String),
         input_types=pl.lit(None, pl.String),
         concrete_inputs=pl.lit(None, pl.String),
-    )
+    ).select(*SCHEMAS["records"])

@@ -45,64 +45,62 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def decode_singles(
-    singles: Sequence[bytes], decode: Callable[[bytes], Sequence[T]]
-) -> tuple[list[T], list[bytes], list[bytes]]:
+    singles: Sequence[bytes], decode: Callable[[bytes], Sequence[T]], *, may_go_on: bool
+) -> tuple[list[T], int, bytes]:
     """Find the broken ones among many events, and decode the others.
 
     Args:
-        singles: the text of single events, or fragments of events that were cut in the middle.
+        singles: the text of single events, or of fragments: an object in a list inside an event looks like one.
         decode: events joined by commas to typed events; raises one of `BROKEN`.
+        may_go_on: whether the last event may be cut in the middle and go on in what follows.
 
     Returns:
-        The events; the fragments that are no event even together with their neighbours; and such fragments at the
-        end, which may go on in what follows.
+        The events; how many were broken; and the text of the last ones, if they may go on.
     """
     good: list[T] = []
-    lost: list[bytes] = []
-    run: list[bytes] = []
-    for part in _bisect(singles, decode):
-        if isinstance(part, bytes):
-            run.append(part)
+    lost = done = 0
+    for broken in _find_broken(singles, decode):
+        if broken < done:
             continue
-        _close_run(run, decode, good, lost)
-        run = []
-        good.extend(part)
-    while len(run) > LONGEST_RUN:
-        lost.append(run.pop(0))
-    return good, lost, run
+        good.extend(decode(b",".join(singles[done:broken])))
+        stop = _end_of_fragments(singles, broken, decode)
+        if stop is None and may_go_on and len(singles) - broken <= LONGEST_RUN:
+            return good, lost, b",".join(singles[broken:])
+        if stop is None:
+            lost += bool(singles[broken].strip())
+        else:
+            good.extend(decode(b",".join(singles[broken:stop])))
+        done = stop or broken + 1
+    good.extend(decode(b",".join(singles[done:])))
+    return good, lost, b""
 
 
-def _bisect(singles: Sequence[bytes], decode: Callable[[bytes], Sequence[T]]) -> list[Sequence[T] | bytes]:
-    """In order, either decoded events or the text of one that can't be decoded."""
-    found: list[Sequence[T] | bytes] = []
-    todo = [singles]
+def _find_broken(singles: Sequence[bytes], decode: Callable[[bytes], Sequence[T]]) -> list[int]:
+    """Places of those that can't be decoded, by halving."""
+    found: list[int] = []
+    todo = [range(len(singles))]
     while todo:
         part = todo.pop()
         try:
-            found.append(decode(b",".join(part)))
+            decode(b",".join(singles[part.start : part.stop]))
         except BROKEN:
             if len(part) == 1:
-                found.append(part[0])
+                found.append(part.start)
             else:
                 middle = len(part) // 2
                 todo += [part[middle:], part[:middle]]
     return found
 
 
-def _close_run(run: Sequence[bytes], decode: Callable[[bytes], Sequence[T]], good: list[T], lost: list[bytes]) -> None:
-    """Events that were cut in two or more fragments to `good`, what is no event to `lost`."""
-    start = 0
-    while start < len(run):
-        for stop in range(start + 2, min(len(run), start + LONGEST_RUN) + 1):
-            try:
-                good.extend(decode(b",".join(run[start:stop])))
-            except BROKEN:
-                continue
-            start = stop
-            break
-        else:
-            lost.append(run[start])
-            start += 1
+def _end_of_fragments(singles: Sequence[bytes], start: int, decode: Callable[[bytes], Sequence[T]]) -> int | None:
+    """Where the event ends whose first fragment stands at `start`; None when it is no event."""
+    for stop in range(start + 2, min(len(singles), start + LONGEST_RUN) + 1):
+        try:
+            decode(b",".join(singles[start:stop]))
+        except BROKEN:
+            continue
+        return stop
+    return None
 
 
 _AFTER_LIST = re.compile(rb'\]\s*(?:(,)\s*"[^"\\]{1,64}"\s*:|\}\s*$)')
