@@ -108,6 +108,8 @@ def _repetitions(calls: pl.DataFrame) -> int | None:
     """How often the calls of the first marked step repeat over the whole recording; None when they do not."""
     rows = calls.select(pl.struct("primitive", "group", "payload_bytes").hash().alias("row"), "step")
     first = rows.drop_nulls("step")["step"].first()
+    if first is None:
+        return None
     period = rows.filter(pl.col("step") == first)["row"].to_list()
     whole = rows["row"].to_list()
     times, rest = divmod(len(whole), len(period) or 1)
