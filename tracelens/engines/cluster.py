@@ -41,7 +41,7 @@ class Dask:
             # the same file may be given twice, and every call must run: nothing is pure here
             futures = client.map(work, list(sources), pure=False)
             places = {future.key: index for index, future in enumerate(futures)}
-            for future in distributed.as_completed(futures):
+            for future in distributed.as_completed(futures, loop=client.loop):
                 index = places[future.key]
                 yield index, _outcome(distributed, future, sources[index])
                 future.release()
