@@ -74,7 +74,7 @@ def _render_text(outcomes: Sequence[Outcome]) -> str:
     lines = [line for outcome in outcomes for line in (*_outcome_lines(outcome), "")]
     checks = [check for outcome in outcomes for report in outcome.reports for check in report.checks]
     wrong = sum(not check.passed for check in checks)
-    verdict = "all as they must be" if not wrong else f"{wrong} DIFFER"
+    verdict = "all as they must be" if not wrong else f"{wrong} of them DIFFER"
     return "\n".join([*lines, f"{len(checks)} numbers on 4 ranks: {verdict}"]) + "\n"
 
 

@@ -110,7 +110,7 @@ class ContextParallel(Exercise):
         yield check_values("K/V blocks in order", visited, self.BLOCKS[self.rank])
         yield check_close("output", out.detach(), self.reference[self.own].detach(), tolerance=1e-6)
         for name, part, grad in zip("QKV", (q, k, v), self.reference_grad, strict=True):
-            yield check_close(f"d{name}", part.grad, grad[self.own], tolerance=1e-6)
+            yield check_close(f"d{name}", part.grad, grad[self.own], tolerance=1e-5)
         yield from merge_by_hand()
 
     BLOCKS = ([0, 3, 2, 1], [1, 0, 3, 2], [2, 1, 0, 3], [3, 2, 1, 0])

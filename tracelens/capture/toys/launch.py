@@ -61,6 +61,13 @@ def run_exercises(names: Sequence[str], *, trace_folder: Path | None = None) -> 
     return outcomes
 
 
+def _look_for_dead(running: Sequence[Worker]) -> None:
+    """Raise the error of a process that died, if one did: the others only lost their peer."""
+    for rank, worker in enumerate(running):
+        if worker.process.exitcode:
+            worker.receive(what=f"the process of rank {rank}")
+
+
 def _collect(names: Sequence[str], running: Sequence[Worker]) -> list[Outcome]:
     """Read reports, in whatever order they come, until every rank has sent all of its own."""
     reports: dict[str, dict[int, Report]] = {name: {} for name in names}
@@ -70,6 +77,7 @@ def _collect(names: Sequence[str], running: Sequence[Worker]) -> list[Outcome]:
         for rank in [rank for rank, worker in waiting.items() if worker.results in ready]:
             report = waiting[rank].receive(what=f"the process of rank {rank}")
             if report.error is not None:
+                _look_for_dead(running)
                 raise ProcessError(f"`{report.name}` failed on rank {rank}\n{report.error}")
             reports[report.name][rank] = report
             if all(rank in reports[name] for name in names):
