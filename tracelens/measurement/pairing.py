@@ -107,7 +107,6 @@ class _Fit(NamedTuple):
     """How well a shift explains a rank; compared field by field, the greater the better."""
 
     agreement: float
-    same_steps: float
     evenness: float
     overlap: int
     shift: int
@@ -157,13 +156,12 @@ def _candidates(reference: _Track, other: _Track) -> Sequence[int]:
 def _fit(reference: _Track, other: _Track, shift: int) -> _Fit:
     low, high = max(0, -shift), min(len(other), len(reference) - shift)
     if high <= low:
-        return _Fit(0.0, 0.0, 0.0, 0, shift)
+        return _Fit(0.0, 0.0, 0, shift)
     here, there = slice(low, high), slice(low + shift, high + shift)
-    told = (other.steps[here] != _NO_STEP) & (reference.steps[there] != _NO_STEP)
-    same = reference.steps[there] == other.steps[here]
+    untold = (other.steps[here] == _NO_STEP) | (reference.steps[there] == _NO_STEP)
+    same = (reference.kinds[there] == other.kinds[here]) & (untold | (reference.steps[there] == other.steps[here]))
     return _Fit(
-        agreement=round(float(np.mean(reference.kinds[there] == other.kinds[here])), 2),
-        same_steps=round(float(np.mean(same[told])), 2) if told.any() else 1.0,
+        agreement=round(float(np.mean(same)), 2),
         evenness=-_unevenness(reference.ends[there], other.ends[here]),
         overlap=high - low,
         shift=shift,
