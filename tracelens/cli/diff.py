@@ -22,12 +22,13 @@ from tracelens.cli.options import (
 from tracelens.cli.output import Output
 from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_side, with_paths
-from tracelens.comparison.compare import Expectation, compare
+from tracelens.comparison.compare import Expectation, check_world, compare
 from tracelens.comparison.examples import add_examples
 from tracelens.comparison.expectation import captured_model, complete_fields, read_captured
 from tracelens.comparison.runs import compare_runs
 from tracelens.comparison.solve import solve_model
 from tracelens.errors import UsageError
+from tracelens.ledger.layout import Layout
 from tracelens.ledger.model_source import load_model
 from tracelens.report.document import make_document
 from tracelens.results import Comparison, RunComparison
@@ -134,6 +135,7 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
         given.setdefault("gpus_per_node", side.measurement.run.gpus_per_node)
     fields, layout_from, assumed = complete_fields(given, captured, config, world)
     layout = build_layout(fields)
+    check_world(side.measurement, layout)
     if model_source is not None:
         model = load_model(model_source)
         return Expectation(model=model, layout=layout, sizes_from="given", layout_from=layout_from, assumptions=assumed)
@@ -142,7 +144,21 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
         return Expectation(
             model=told, layout=layout, sizes_from="metadata", layout_from=layout_from, assumptions=assumed
         )
-    solved = solve_model(
-        side.summaries, side.measurement, layout, side.inference, framework_given="framework" in layout_fields
-    )
+    solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=_fixed(layout_fields))
     return replace(solved, layout_from=layout_from, assumptions=assumed + solved.assumptions)
+
+
+_FIELD_OF = {
+    "no_reshard": "reshard_after_forward",
+    "reshard": "reshard_after_forward",
+    "microbatches": "num_microbatches",
+    "no_sequence_parallel": "sequence_parallel",
+    "no_flash_attention": "flash_attention",
+    "option": "options",
+}
+
+
+def _fixed(layout_fields: dict[str, Any]) -> frozenset[str]:
+    """The fields of a layout that options speak of."""
+    named = {_FIELD_OF.get(name, name) for name in layout_fields}
+    return frozenset(named & set(Layout.__struct_fields__))

@@ -41,6 +41,7 @@ _CHOICE_WORDS = {
     ("overlap_grad_reduce", True): "overlap_grad_reduce is on: gradients are reduced in buckets",
     ("overlap_grad_reduce", False): "overlap_grad_reduce is off: gradients are reduced at once after the last backward",
     ("multi_rank_bucket_allreduce", False): "ZeRO reduces each bucket to its owner instead of all-reducing it",
+    ("loss_chunks", 8): "the loss is computed over the logits in chunks",
     ("loss_chunks", 0): "the loss is computed over all logits at once, not in chunks",
     ("trainer_scalars", False): "the trainer's token counts and loss averages are not reduced",
     ("trainer_scalars", True): "the trainer's token counts and loss averages are reduced too",
@@ -64,7 +65,7 @@ _MILLIONS = (1, 2, 4, 5, 10, 20, 25, 40, 50, 100, 200, 500)
 _NUMBERS: dict[str, tuple[float, ...]] = {
     "bucket_mib": (1, 10, 25, 50, 100, 200),
     "vocab_multiple": (1, 64, 128, 256, 512),
-    "loss_chunks": (0, 1, 4, 8, 16),
+    "loss_chunks": (8, 4, 16, 1, 0),
     "bucket_elements": tuple(number * 1_000_000 for number in _MILLIONS),
     "reduce_bucket_elements": tuple(number * 1_000_000 for number in _MILLIONS),
 }

@@ -54,7 +54,7 @@ def compare(measurement: Measurement, expected: Expectation, *, tolerance: float
         UsageError: the layout has another number of ranks than the job.
     """
     layout = expected.layout
-    _check_world(measurement, layout)
+    check_world(measurement, layout)
     units = measured_units(measurement, layout)
     joined = join_units(measurement, units, predict(expected.model, layout), tolerance)
 
@@ -80,7 +80,12 @@ def compare(measurement: Measurement, expected: Expectation, *, tolerance: float
     )
 
 
-def _check_world(measurement: Measurement, layout: Layout) -> None:
+def check_world(measurement: Measurement, layout: Layout) -> None:
+    """Refuse a layout of another number of ranks than the job has.
+
+    Raises:
+        UsageError: naming the factors.
+    """
     world = measurement.run.world_size
     if world is not None and world != layout.world_size:
         raise UsageError(

@@ -111,8 +111,15 @@ def _best(
     return best
 
 
-def best_alternative(model: ModelSpec, layout: Layout, try_out: TryOut, *, keep_framework: bool) -> Alternative | None:
-    """The alternative that leaves least of the differences; None where there is none, or none helps."""
+def best_alternative(model: ModelSpec, layout: Layout, try_out: TryOut, *, fixed: frozenset[str]) -> Alternative | None:
+    """The alternative that leaves least of the differences; None where there is none, or none helps.
+
+    Args:
+        model: to change.
+        layout: to change.
+        try_out: joins the measured side with the prediction of another model and layout.
+        fixed: fields of the layout that must stay as they are.
+    """
     joined = try_out(model, layout)
     left, open_cells = _weigh(joined), _open_cells(joined)
     if not open_cells:
@@ -120,7 +127,7 @@ def best_alternative(model: ModelSpec, layout: Layout, try_out: TryOut, *, keep_
     alternatives = (
         one
         for one in list_alternatives(model, layout)
-        if not keep_framework or one.layout.framework is layout.framework
+        if all(getattr(one.layout, name) == getattr(layout, name) for name in fixed)
     )
     found = _best(alternatives, left, open_cells, try_out, must_close=False)
     return None if found is None else found[0]

@@ -36,7 +36,7 @@ def solve_model(
     layout: Layout,
     inference: Inference | None,
     *,
-    framework_given: bool,
+    given: frozenset[str] = frozenset(),
 ) -> Expectation:
     """The model and the framework whose ledger leaves the least traffic unexplained.
 
@@ -45,7 +45,7 @@ def solve_model(
         measurement: of the same ranks.
         layout: as far as it is known.
         inference: tells the hidden size, and the values that it could not settle.
-        framework_given: keep to the framework of the layout.
+        given: fields of the layout that the user gave: they stay as they are.
 
     Raises:
         UsageError: the trace has no shapes of matrix products (`record_shapes`), or they fit no transformer.
@@ -55,29 +55,31 @@ def solve_model(
         raise UsageError("nothing tells the sizes of the model: no option, no metadata, no shapes", hint=_HINT)
     candidates = [
         (model, chosen)
-        for settled in _settle(layout, inference)
+        for settled in _settle(layout, inference, given)
         for model in _models(_read(summaries, settled, hidden), hidden, settled)
-        for chosen in _layouts(settled, framework_given=framework_given)
+        for chosen in _layouts(settled, given)
     ]
     if not candidates:
         raise UsageError("the trace's matrix products fit no transformer that is known", hint=_HINT)
     best = _best(measurement, candidates)
     if best is None:
         raise UsageError("no framework can lay out the model as the trace shows", hint=_HINT)
-    model, chosen, words = _refine(measurement, *best, framework_given=framework_given)
+    model, chosen, words = _refine(measurement, *best, given)
     told = (
         f"solved from matrix products: hidden {model.hidden}, {model.layers} layers, kv width "
         f"{model.key_value_heads * model.dim_per_head}, ffn {model.ffn}, vocab {model.vocab}, "
         f"{model.seq_len} tokens a micro-batch"
     )
-    framework = () if framework_given else (f"the framework that explains most: {chosen.framework}",)
+    framework = () if "framework" in given else (f"the framework that explains most: {chosen.framework}",)
     return Expectation(model=model, layout=chosen, sizes_from="inferred", assumptions=(told, *framework, *words))
 
 
-def _settle(layout: Layout, inference: Inference) -> Iterator[Layout]:
+def _settle(layout: Layout, inference: Inference, given: frozenset[str]) -> Iterator[Layout]:
     """The layout with each of the values that the inference leaves open."""
     batches = inference.undetermined.get("num_microbatches", (layout.num_microbatches,))
-    chunks = (layout.vp,) if layout.pp == 1 or inference.config.vp is not None else (1, 2, 4)
+    if "num_microbatches" in given:
+        batches = (layout.num_microbatches,)
+    chunks = (layout.vp,) if layout.pp == 1 or inference.config.vp is not None or "vp" in given else (1, 2, 4)
     for count in batches[:_MOST_LEFT]:
         for vp in chunks:
             schedule = Schedule.interleaved if vp > 1 and layout.schedule is None else layout.schedule
@@ -146,9 +148,9 @@ def _variants(block: Block, hidden: int, layers: int, vocab: int, tokens: int, t
                 continue
 
 
-def _layouts(layout: Layout, *, framework_given: bool) -> Iterator[Layout]:
+def _layouts(layout: Layout, given: frozenset[str]) -> Iterator[Layout]:
     yield layout
-    if framework_given:
+    if "framework" in given:
         return
     for framework in Framework:
         if framework not in (layout.framework, Framework.textbook, Framework.serving):
@@ -160,7 +162,7 @@ def _layouts(layout: Layout, *, framework_given: bool) -> Iterator[Layout]:
 
 
 def _refine(
-    measurement: Measurement, model: ModelSpec, layout: Layout, *, framework_given: bool
+    measurement: Measurement, model: ModelSpec, layout: Layout, given: frozenset[str]
 ) -> tuple[ModelSpec, Layout, list[str]]:
     """Take on the alternatives that leave less unexplained, the best first: all of it is inferred anyway."""
     words: list[str] = []
@@ -170,7 +172,7 @@ def _refine(
         return join_units(measurement, units, predict(changed_model, changed), 0.01)
 
     for _ in range(_MOST_CHANGES):
-        better = best_alternative(model, layout, try_out, keep_framework=framework_given)
+        better = best_alternative(model, layout, try_out, fixed=given)
         if better is None:
             break
         model, layout = better.model, better.layout

@@ -1,0 +1,129 @@
+"""`tracelens diff`, from files on disk to exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.traces import write_trace
+from tracelens.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "fsdp2_tp2"
+MODEL = """\
+layers = 3
+hidden = 4096
+heads = 32
+kv_heads = 8
+ffn = 14336
+vocab = 32000
+seq_len = 8192
+"""
+LAYOUT = ["--framework", "torchtitan", "--tp", "2", "--dp", "4", "--option", "loss_chunks=0"]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks of the fixture: enough to compare, quick to read."""
+    folder = tmp_path_factory.mktemp("traces")
+    for rank in (0, 1):
+        shutil.copy(FIXTURE / f"rank{rank}_trace.json.gz", folder)
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.toml"
+    path.write_text(MODEL, encoding="utf-8")
+    return path
+
+
+def diff(capsys: Captured, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    code = main(["diff", *map(str, arguments), "--jobs", "1", "--no-progress", "--format", "json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, document["comparison"]
+
+
+def test_a_prediction_that_holds_exits_with_zero(traces: Path, model: Path, capsys: Captured) -> None:
+    code, comparison = diff(capsys, traces, "--model", model, *LAYOUT, "--option", "trainer_scalars=false")
+    assert code == 0
+    assert comparison["against"] == "ledger"
+    assert (comparison["sizes_from"], comparison["layout_from"]) == ("given", "given")
+    assert (comparison["explained_bytes_fraction"], comparison["absent_bytes_fraction"]) == (1.0, 0.0)
+    assert comparison["unsized_time_fraction"] == 0.0
+
+
+def test_a_prediction_that_fails_exits_with_one_and_says_why(traces: Path, model: Path, capsys: Captured) -> None:
+    code, comparison = diff(capsys, traces, "--model", model, *LAYOUT, "--grad-dtype", "bf16")
+    assert code == 1
+    row = comparison["rows"][0]
+    assert (row["primitive"], row["dtype"], row["verdict"], row["ratio"]) == ("reduce_scatter", "fp32", "more", 2.0)
+    assert row["why"] == "gradients are reduced in fp32, not bf16"
+    assert row["example"]["rank"] == 0
+
+
+def test_with_nothing_given_model_and_layout_are_inferred(traces: Path, capsys: Captured) -> None:
+    code, comparison = diff(capsys, traces)
+    assert code == 0
+    assert (comparison["sizes_from"], comparison["layout_from"]) == ("inferred", "inferred")
+
+
+def test_two_runs_are_compared_and_one_may_be_a_saved_result(traces: Path, tmp_path: Path, capsys: Captured) -> None:
+    saved = tmp_path / "base.json"
+    assert main(["analyze", str(traces), "-o", str(saved), "--jobs", "1", "--no-progress"]) == 0
+    capsys.readouterr()
+    code, comparison = diff(capsys, saved, "--against", traces)
+    assert code == 0
+    assert comparison["against"] == "run"
+    assert {row["verdict"] for row in comparison["rows"]} == {"match"}
+    assert saved.stat().st_size < 200_000
+
+
+def test_text_begins_with_the_fractions_and_shows_reasons(traces: Path, model: Path, capsys: Captured) -> None:
+    arguments = ["diff", str(traces), "--model", str(model), *LAYOUT, "--grad-dtype", "bf16"]
+    assert main([*arguments, "--jobs", "1", "--no-progress"]) == 1
+    text = capsys.readouterr().out
+    assert "Predicted against measured\n  explained 61.71 %" in text
+    assert "why: gradients are reduced in fp32, not bf16" in text
+    assert "look at rank 0, step 3" in text
+    assert text.index("Unexplained") < text.index("As predicted")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"schema_version": 99, "tracelens_version": "1"}', "of schema version 99, this is version 1"),
+        ('{"schema_version": 1, "tracelens_version": "1"}', "a damaged one"),
+        ('{"schema_version": 1, "tracelens_version": "1"', "a damaged one"),
+    ],
+)
+def test_a_saved_result_that_is_broken_is_an_error(
+    content: str, told: str, tmp_path: Path, traces: Path, capsys: Captured
+) -> None:
+    saved = tmp_path / "base.json"
+    saved.write_text(content, encoding="utf-8")
+    assert main(["diff", str(saved), "--against", str(traces), "--no-progress"]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--against", "x.json", "--tp", "2"], "a layout have no part in it"),
+        (["--model", "llama3-8c"], "no model preset `llama3-8c`"),
+        (["--tp", "4", "--dp", "4"], "= 16, and the trace is of a job of 8 ranks"),
+    ],
+)
+def test_bad_usage_is_told(arguments: list[str], told: str, traces: Path, capsys: Captured) -> None:
+    assert main(["diff", str(traces), *arguments, "--jobs", "1", "--no-progress"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_trace_that_tells_no_sizes_asks_for_a_model(tmp_path: Path, capsys: Captured) -> None:
+    trace = write_trace(tmp_path / "rank0.json", rank=0)
+    assert main(["diff", str(trace), "--no-progress"]) == 2
+    assert "give --model" in capsys.readouterr().err

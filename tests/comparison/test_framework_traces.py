@@ -1,0 +1,142 @@
+"""Every byte that real framework code sent is explained: by the model and layout that it was given, and by nothing.
+
+The witness is the code itself: `../shared/traces/framework` holds what it issued; the ledger predicts it from sizes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.comparison.cases import CASES, case_folder, read_case, stated, stated_model
+from tests.ledger.test_framework_traces import LAYOUTS
+from tracelens.cli.diff import compare_with_ledger
+from tracelens.comparison.compare import Expectation, compare
+from tracelens.errors import UsageError
+from tracelens.ledger.layout import Framework, Layout, Recompute
+from tracelens.ledger.options import NativeOptions
+from tracelens.results import Comparison, Verdict
+
+EXPERTS = {"ep8_dropless"}
+"""Mixtures of experts can't be solved from matrix products: their products have as many rows as tokens came."""
+
+
+def differences(comparison: Comparison) -> list[tuple[Any, ...]]:
+    return [
+        (row.stage, row.primitive.value, row.predicted_calls, row.measured_calls, row.why)
+        for row in comparison.rows
+        if row.verdict is not Verdict.match
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_given_model_and_layout_every_byte_is_explained(shared_traces: Path, case: str) -> None:
+    side = read_case(case_folder(shared_traces, case))
+    comparison = compare(side.measurement, stated(shared_traces, case))
+
+    assert differences(comparison) == []
+    assert comparison.explained_bytes_fraction is not None
+    assert comparison.explained_bytes_fraction >= 0.999
+    assert comparison.absent_bytes_fraction == 0
+    assert comparison.sizes_from == "given"
+    assert comparison.inside_tolerance
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in EXPERTS])
+def test_with_nothing_given_every_byte_is_explained_by_what_is_solved(shared_traces: Path, case: str) -> None:
+    side = read_case(case_folder(shared_traces, case))
+    comparison = compare_with_ledger(side, None, {}, 0.01)
+
+    assert differences(comparison) == []
+    assert comparison.sizes_from == comparison.layout_from == "inferred"
+    # and what it rests on is told
+    assert any("solved from matrix products" in text for text in comparison.assumptions)
+
+
+@pytest.mark.parametrize("case", sorted(EXPERTS))
+def test_a_model_that_cannot_be_solved_is_asked_for(shared_traces: Path, case: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        compare_with_ledger(read_case(case_folder(shared_traces, case)), None, {}, 0.01)
+    assert raised.value.hint is not None
+    assert "--model" in raised.value.hint
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("fsdp2_8", {"grad_dtype": "bf16"}, "gradients are reduced in fp32, not bf16"),
+    ("fsdp2_8", {"reshard_after_forward": False}, "gathered again in backward"),
+    ("pp4_1f1b_dp2", {"num_microbatches": 4}, "8 micro-batches in a step, not 4"),
+    ("mg_tp4sp_dp2", {"sequence_parallel": False}, "sequence parallelism is on"),
+    ("mg_tp4sp_dp2", {"recompute": Recompute.full}, "nothing is computed again in backward"),
+    ("ds_zero2_8", {"zero": 1}, "the sharding is ZeRO-2, not ZeRO-1"),
+    ("pp4_1f1b_dp2", {"layers_per_stage": (1, 2, 2, 3)}, "stages are cut otherwise: each holds 2 layers"),
+    ("hsdp_4x16", {"hsdp_shard": 64}, "sharding spans 16 ranks and is replicated 4 times"),
+    ("cp4_allgather_dp2", {"cp_kind": "ring_alltoall"}, "context parallelism is allgather, not ring_alltoall"),
+    ("ddp8", {"framework": Framework.pytorch, "options": None}, "the habits are those of ddp, not pytorch"),
+    ("tt_llama_fsdp8", {"options": NativeOptions(loss_chunks=0)}, "the loss is computed over the logits in chunks"),
+]
+
+
+@pytest.mark.parametrize(("case", "changes", "words"), WRONG)
+def test_a_wrong_layout_is_told_what_it_got_wrong(
+    shared_traces: Path, case: str, changes: dict[str, Any], words: str
+) -> None:
+    """The largest difference names the very thing that was changed: it was found by trying, so it is the truth."""
+    layout: Layout = msgspec.structs.replace(LAYOUTS[case], **changes)
+    comparison = compare(read_case(case_folder(shared_traces, case)).measurement, stated(shared_traces, case, layout))
+
+    assert not comparison.inside_tolerance
+    assert words in (comparison.rows[0].why or "")
+
+
+def test_untied_embeddings_are_told_where_first_and_last_stage_share_a_gradient(shared_traces: Path) -> None:
+    case = "mg_pp4_1f1b_tp2"
+    model = msgspec.structs.replace(stated_model(shared_traces, case), tied_embeddings=False)
+    comparison = compare(
+        read_case(case_folder(shared_traces, case)).measurement, Expectation(model=model, layout=LAYOUTS[case])
+    )
+    assert (comparison.rows[0].stage, comparison.rows[0].verdict) == (0, Verdict.unpredicted)
+    assert "tied" in (comparison.rows[0].why or "")
+
+
+def test_two_mistakes_at_once_get_a_reason_each(shared_traces: Path) -> None:
+    layout = msgspec.structs.replace(LAYOUTS["tt_llama_fsdp8"], reshard_after_forward=False, grad_dtype="bf16")
+    side = read_case(case_folder(shared_traces, "tt_llama_fsdp8"))
+    comparison = compare(side.measurement, stated(shared_traces, "tt_llama_fsdp8", layout))
+
+    reasons = {row.primitive.value: row.why or "" for row in comparison.rows if row.verdict is not Verdict.match}
+    assert reasons["reduce_scatter"] == "gradients are reduced in fp32, not bf16"
+    assert "gathered again" in reasons["all_gather"]
+
+
+def test_what_nothing_known_explains_is_said_to_be_so(shared_traces: Path) -> None:
+    model = msgspec.structs.replace(stated_model(shared_traces, "ddp8"), hidden=1536)
+    side = read_case(case_folder(shared_traces, "ddp8"))
+    comparison = compare(side.measurement, Expectation(model=model, layout=LAYOUTS["ddp8"]))
+
+    assert {row.why for row in comparison.rows if row.verdict is not Verdict.match} == {
+        "no known alternative explains it"
+    }
+
+
+def test_a_world_of_another_size_is_refused(shared_traces: Path) -> None:
+    layout = msgspec.structs.replace(LAYOUTS["ddp8"], dp=16)
+    with pytest.raises(UsageError, match="= 16, and the trace is of a job of 8 ranks"):
+        compare(read_case(case_folder(shared_traces, "ddp8")).measurement, stated(shared_traces, "ddp8", layout))
+
+
+def test_unexplained_rows_have_a_call_to_look_up(shared_traces: Path) -> None:
+    side = read_case(case_folder(shared_traces, "fsdp2_8"))
+    fields = {"dp": 8, "framework": "pytorch", "zero": 3, "no_reshard": True}
+    comparison = compare_with_ledger(side, None, fields, 0.01)
+
+    row = next(row for row in comparison.rows if row.verdict is not Verdict.match)
+    assert row.example is not None
+    # the largest all-gather of backward: a block of 44 M parameters in bf16, or the root's
+    assert (row.example.rank, row.example.group) == (0, row.group)
+    assert row.example.payload_bytes is not None
+    assert row.example.payload_bytes > 80_000_000
+    assert row.example.seconds is not None
+    assert 0 < row.example.seconds < 10

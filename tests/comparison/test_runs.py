@@ -1,0 +1,128 @@
+"""Run against run, on measurements built by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.report.build import MIB, MS, a_group, a_row, a_run, a_step
+from tracelens.collectives import Primitive
+from tracelens.comparison.runs import bucket_of, compare_runs, judge_time
+from tracelens.errors import InputError
+from tracelens.results import CallsPerStep, Measurement, Phase, RunRow, SizeRow, TimeVerdict, Verdict
+
+GROUP = a_group((0, 1), "1")
+CALLS = CallsPerStep(min=8, median=8, max=8, mean=8)
+
+
+def sized(**changes: Any) -> SizeRow:
+    usual: dict[str, Any] = {
+        "rank_class": 0,
+        "group": GROUP.id,
+        "primitive": Primitive.all_reduce,
+        "dtype": "bf16",
+        "phase": Phase.forward,
+        "from_bytes": MIB,
+        "to_bytes": MIB,
+        "steps_used": 8,
+        "calls_per_step": CALLS,
+        "payload_bytes_per_step": 8 * MIB,
+        "wire_bytes_per_step": 8 * MIB,
+        "busy_ns_per_step": 4 * MS,
+        "exposed_ns_per_step": 2 * MS,
+        "busy_spread_ns": MS // 10,
+        "exposed_spread_ns": MS // 10,
+    }
+    return SizeRow(**(usual | changes))
+
+
+def run(*sizes: SizeRow, steps: int = 4, compute: int = 60) -> Measurement:
+    """Two ranks, four steps: sums over both make `steps_used` eight."""
+    return Measurement(
+        run=a_run((0, 1)),
+        groups=(GROUP,),
+        traffic=(a_row(GROUP, Primitive.all_reduce, (0, 1)),),
+        sizes=sizes or (sized(),),
+        time=tuple(a_step(rank, step, compute=compute + step % 2) for rank in (0, 1) for step in range(steps)),
+        overlap=(),
+    )
+
+
+def total(base: Measurement, candidate: Measurement) -> RunRow:
+    return next(row for row in compare_runs(base, candidate, "a", "b").rows if row.from_bytes is None)
+
+
+def test_a_run_is_unchanged_against_itself() -> None:
+    comparison = compare_runs(run(), run(), "a", "a")
+    assert {row.verdict for row in comparison.rows} == {Verdict.match}
+    assert {metric.verdict for metric in comparison.metrics} == {TimeVerdict.same}
+    assert (comparison.explained_bytes_fraction, comparison.absent_bytes_fraction) == (1.0, 0.0)
+    assert comparison.inside_tolerance
+
+
+def test_more_calls_of_the_same_size_are_told_from_larger_calls() -> None:
+    twice = CallsPerStep(min=16, median=16, max=16, mean=16)
+    more = total(run(), run(sized(calls_per_step=twice, wire_bytes_per_step=16 * MIB)))
+    assert (more.verdict, more.ratio, more.why) == (Verdict.more, 2.0, "another number of calls, of the same size")
+
+    larger = total(run(), run(sized(from_bytes=2 * MIB, to_bytes=2 * MIB, wire_bytes_per_step=16 * MIB)))
+    assert (larger.verdict, larger.why) == (Verdict.more, "the same number of calls, of another size")
+
+
+def test_calls_that_came_or_went_are_named() -> None:
+    both = (sized(), sized(primitive=Primitive.all_gather, wire_bytes_per_step=MIB))
+    rows = {row.primitive: row for row in compare_runs(run(*both), run(), "a", "b").rows if row.from_bytes is None}
+    assert rows[Primitive.all_gather].verdict is Verdict.absent
+    comparison = compare_runs(run(), run(*both), "a", "b")
+    assert [row.verdict for row in comparison.rows if row.from_bytes is None] == [Verdict.unpredicted, Verdict.match]
+    assert not comparison.inside_tolerance
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "spread", "verdict"),
+    [
+        (100.0, 100.05, 50.0, TimeVerdict.same),
+        (100.0, 120.0, 30.0, TimeVerdict.within_spread),
+        (100.0, 140.0, 30.0, TimeVerdict.slower),
+        (100.0, 60.0, 30.0, TimeVerdict.faster),
+        (100.0, 140.0, None, TimeVerdict.not_enough_data),
+        (None, 140.0, 30.0, TimeVerdict.not_enough_data),
+    ],
+)
+def test_a_change_smaller_than_the_spread_is_called_so(
+    base: float | None, candidate: float, spread: float | None, verdict: TimeVerdict
+) -> None:
+    assert judge_time(base, candidate, spread) is verdict
+
+
+def test_the_spread_is_three_standard_errors_of_the_difference() -> None:
+    # GIVEN steps of 100, 101, 100 and 101 ms in both runs: s = 0.577 ms, so 3·sqrt(2·s²/4) = 1.22 ms
+    step_time = compare_runs(run(), run(compute=62), "a", "b").metrics[0]
+    assert step_time.spread == pytest.approx(3 * (2 * (1 / 3) / 4) ** 0.5 * MS)
+    assert (step_time.name, step_time.verdict) == ("step_time", TimeVerdict.slower)
+
+
+def test_two_steps_are_not_enough_to_judge_time() -> None:
+    metrics = compare_runs(run(steps=2), run(steps=2, compute=90), "a", "b").metrics
+    assert {metric.verdict for metric in metrics} == {TimeVerdict.not_enough_data}
+
+
+def test_a_step_slower_by_more_than_five_percent_is_outside_the_tolerance() -> None:
+    assert not compare_runs(run(), run(compute=90), "a", "b").inside_tolerance
+    assert compare_runs(run(), run(compute=62), "a", "b").inside_tolerance
+
+
+def test_runs_that_share_nothing_are_refused() -> None:
+    other = msgspec.structs.replace(run(sized(group="other")), groups=(a_group((0, 2, 4, 6), "other", id="other"),))
+    with pytest.raises(InputError, match="have no kind of call in common"):
+        compare_runs(run(), other, "a", "b")
+
+
+def test_sizes_stand_together_from_one_power_of_four_to_the_next() -> None:
+    assert bucket_of(4096) == (4096, 16383)
+    assert bucket_of(16383) == (4096, 16383)
+    assert bucket_of(16384) == (16384, 65535)
+    assert bucket_of(0) == (1, 3)
+    assert bucket_of(None) is None
