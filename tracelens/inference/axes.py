@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job, Sighting, main_kind
-from tracelens.inference.roles import Role
+from tracelens.inference.roles import UNDECIDED, Role, sizeable
 from tracelens.results import Finding, InferredAxis
 from tracelens.topology import Axis
 
@@ -80,6 +80,12 @@ def _decide_size(case: Case, name: str, seen: Sequence[Sighting]) -> None:
     case.solve(name)
     # a witness counts once for each use, however many ranks repeat it: they run the same program
     size, strongest = max(sizes, key=lambda item: item[1].use.confidence)
+    if strongest.use.detail == UNDECIDED:
+        for field in ("cp", "ep"):
+            case.leave(
+                field, (1, size), f"{strongest.group.told()}: {strongest.use.why}", would_decide="compute kernels"
+            )
+        return
     if strongest.use.detail == "allgather" and strongest.use.role is Role.experts:
         return  # the group holds tensor parts of experts as well
     case.decide(name, size, strongest.use.confidence, f"{strongest.group.told()}: {strongest.use.why}")
@@ -122,7 +128,7 @@ def _peers_are_neighbours(seen: Sequence[Sighting]) -> bool:
 
 def find_data_parallel(job: Job, case: Case) -> DataParallel:
     """Tell the groups of dense gradients from those of experts and of shards."""
-    seen = [s for s in job.sightings(*DATA_ROLES) if _scatters_or_reduces(s)]
+    seen = [s for s in job.sightings(*DATA_ROLES) if _scatters_or_reduces(s) and s.use.confidence >= 0.5]
     replicas = main_kind(job.sightings(Role.shard_grads))
     kinds: dict[int | None, list[Sighting]] = {}
     for s in seen:
@@ -196,37 +202,53 @@ def _contains_context(job: Job, data: DataParallel) -> bool:
 def _close_without_gradients(job: Job, case: Case, data: DataParallel, known: dict[str, int | None]) -> None:
     """No gradient group closes the product: what is left over is data parallel, or an axis that shows nothing."""
     world = job.world or 1
-    left = world // ((known["tp"] or 1) * (known["pp"] or 1) * (known["cp"] or 1))
-    anonymous = bool(data.shard) and data.shard_size is None
+    product = (known["tp"] or 1) * (known["pp"] or 1)
+    left = world // (product * (known["cp"] or 1))
     axes = [name for name in ("tp", "pp", "cp") if known[name] is None]
+    unexplained = _unexplained(job)
     if left == 1:
-        for name in axes:
-            case.decide(name, 1, 0.95, f"the axes found make up the whole world of {world}")
-        case.decide("dp", 1, 0.95, f"the axes found make up the whole world of {world}")
+        told = f"the axes found make up the whole world of {world}"
+        _decide_ones(case, (*axes, "dp"), 0.95, told)
         case.check(holds=True)
-        return
-    if anonymous:
-        for name in axes:
-            case.decide(name, 1, 0.85, "no traffic of its own")
+    elif data.shard and data.shard_size is None:
+        _decide_ones(case, axes, 0.85, "no traffic of its own")
         case.decide("dp", left, 0.85, f"gradients are all-reduced and nothing else divides the world of {world}")
-        return
-    if data.span is not None:
-        product = (known["tp"] or 1) * (known["pp"] or 1)
+    elif data.span is not None:
         told = f"gradients span {data.span}, other axes {product}: together not the world of {world}"
-        case.leave("dp", (data.span, left), told, would_decide="a trace of more ranks, or of a whole step")
-        return
-    if not job.has(Role.experts, Role.tables) and not list(job.calls()):
+        case.leave("dp", {data.span, left}, told, would_decide="a trace of more ranks, or of a whole step")
+    elif unexplained:
+        for name in (*axes, "dp"):
+            case.leave(name, _divisors(left), unexplained, would_decide="a trace with phases: CPU operators and steps")
+    elif not job.has(Role.experts, Role.tables) and not any(True for _ in job.calls()):
         case.leave("dp", _divisors(left), "no communication was recorded", would_decide="a trace with records")
-        for name in axes:
-            case.decide(name, 1, 0.7, "no traffic of its own")
-        return
-    for name in axes:
-        case.decide(name, 1, 0.8, "no traffic of its own")
-    why = f"{left} ranks of {world} are not explained by other axes, and no gradients travel"
+        _decide_ones(case, axes, 0.7, "no traffic of its own")
+    else:
+        _leave_the_rest(job, case, left, axes)
+
+
+def _decide_ones(case: Case, names: Iterable[str], certainty: float, why: str) -> None:
+    for name in names:
+        case.decide(name, 1, certainty, why)
+
+
+def _leave_the_rest(job: Job, case: Case, left: int, axes: Sequence[str]) -> None:
+    _decide_ones(case, axes, 0.8, "no traffic of its own")
+    why = f"{left} ranks of {job.world} are not explained by other axes, and no gradients travel"
     if job.trains and not job.has(Role.experts):
         case.leave("dp", _divisors(left), why, would_decide="a trace that holds the optimizer step")
     else:
         case.decide("dp", left, 0.75, why)
+
+
+def _unexplained(job: Job) -> str | None:
+    """Tensors that travel in a group without a role."""
+    for view, uses in zip(job.views, job.uses, strict=True):
+        sure = {use.group for use in uses if use.confidence >= 0.5}
+        for group, calls in view.by_group.items():
+            tensors = sizeable(calls)
+            if group not in sure and tensors and view.groups[group].size != 1:
+                return f"{len(tensors)} calls in {view.groups[group].told()} fit no rule"
+    return None
 
 
 def _divisors(number: int) -> tuple[int, ...]:

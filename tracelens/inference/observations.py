@@ -21,7 +21,7 @@ from tracelens.topology import Mesh, mesh_of
 P = Primitive
 INTEGERS = frozenset({"int64", "int32", "int16", "int8", "uint8", "bool", "uint32", "uint64"})
 SCALAR_ELEMENTS = 16
-"""Up to so many elements a call is bookkeeping: norms, losses, counts, flags."""
+"""Up to so many elements a call is bookkeeping: norms, losses, counts, flags; one where no call is larger than 64."""
 
 # User annotations that a program's own code writes; a blind inference sees none of them.
 _COLUMNS = (
@@ -36,7 +36,6 @@ _COLUMNS = (
     "label",
     "thread",
     "stream",
-    "issue_ns",
     "peer",
     "in_elements",
     "out_elements",
@@ -88,12 +87,13 @@ class Call:
     """The smaller side of a gather or scatter; the message otherwise."""
     splits: tuple[int, ...] | None
     label: str | None
-    issue_ns: int = 0
+    least: int = SCALAR_ELEMENTS
+    """Up to so many elements the call is bookkeeping."""
 
     @property
     def is_scalar(self) -> bool:
         """Bookkeeping: a handful of elements."""
-        return self.elements is not None and self.elements <= SCALAR_ELEMENTS
+        return self.elements is not None and self.elements <= self.least
 
     @property
     def is_integer(self) -> bool:
@@ -259,7 +259,8 @@ def _merge_groups(summary: RankSummary, *, blind: bool) -> tuple[list[GroupView]
     for index, group in enumerate(summary.head.groups):
         key = ("ranks", *sorted(group.ranks)) if group.ranks is not None else ("name", group.name, group.size)
         merged.setdefault(key, []).append(index)
-    views, place = [], {}
+    views: list[GroupView] = []
+    place: dict[int, int] = {}
     for key, indices in merged.items():
         first = summary.head.groups[indices[0]]
         descriptions = [summary.head.groups[i].description for i in indices]
@@ -281,6 +282,8 @@ def _calls(
 ) -> list[Call]:
     anonymous: dict[tuple[object, ...], int] = {}
     calls = []
+    largest: int = max((rows[c].max() or 0 for c in ("in_elements", "out_elements")), default=0)  # type: ignore[assignment]
+    least = SCALAR_ELEMENTS if largest > 4 * SCALAR_ELEMENTS else 1
     for row in rows.select(_COLUMNS).iter_rows(named=True):
         primitive = P(row["primitive"])
         if primitive in (P.barrier, P.other):
@@ -301,7 +304,7 @@ def _calls(
                 shard=min((n for n in (into, out) if n is not None), default=None),
                 splits=None if row["in_split_list"] is None else tuple(row["in_split_list"]),
                 label=None if blind else row["label"],
-                issue_ns=row["issue_ns"],
+                least=least,
             )
         )
     return calls

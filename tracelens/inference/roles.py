@@ -5,11 +5,11 @@ A *use* is one role of one group. A group may have several: the same ranks may a
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from tracelens.collectives import Primitive
 from tracelens.inference.observations import Call, RankView
@@ -17,6 +17,9 @@ from tracelens.results import Phase
 
 P = Primitive
 F, B, O = Phase.forward, Phase.backward, Phase.optimizer  # noqa: E741
+
+
+UNDECIDED = "ulysses or experts"
 
 
 class Role(StrEnum):
@@ -99,7 +102,15 @@ def _point_to_point(view: RankView, group: int) -> list[Use]:
 
 
 def _is_ring(view: RankView, calls: Sequence[Call]) -> bool:
-    """Sends and receives in equal number in every phase: a ring passes on what it gets."""
+    """Sends and receives in equal number in every phase, one right after the other: a ring passes on what it gets.
+
+    A stage of a pipeline computes between what it receives and what it sends.
+    """
+    if view.gaps:
+        pairs = [(a, b) for a, b in pairwise(calls) if a.primitive is not b.primitive]
+        apart = sum(_matmul_between(view, a, b) > 0 for a, b in pairs)
+        if apart > 0.6 * len(pairs):
+            return False
     for phase in (F, B):
         sent = sum(c.primitive is P.send for c in calls if c.phase is phase)
         received = sum(c.primitive is P.recv for c in calls if c.phase is phase)
@@ -175,7 +186,7 @@ def _equal_all_to_alls(view: RankView, group: int, calls: Sequence[Call]) -> Use
     if len(set(sizes)) == 2 and _repeats(sizes, 2):
         why = f"pairs of equal all-to-alls of {_m(sizes[0])} and {_m(sizes[1])} elements: packed q, k, v and the output"
         return Use(Role.context, group, tuple(calls), 0.85, why, "ulysses")
-    pauses = [_matmul_between(view, a, b) for a, b in itertools.pairwise(forward)]
+    pauses = [_matmul_between(view, a, b) for a, b in pairwise(forward)]
     if pauses and any(pauses) and len(forward) % 4 == 0:
         packed = sum(not pause for pause in pauses)
         if packed >= len(forward) // 2:
@@ -186,7 +197,7 @@ def _equal_all_to_alls(view: RankView, group: int, calls: Sequence[Call]) -> Use
     why = f"{len(calls)} equal all-to-alls without counts: attention heads or tokens of experts"
     if len(forward) % 4:
         return Use(Role.experts, group, tuple(calls), 0.75, why, "all_to_all")
-    return Use(Role.context, group, tuple(calls), 0.5, why, "ulysses")
+    return Use(Role.context, group, tuple(calls), 0.5, why, UNDECIDED)
 
 
 def _repeats(sizes: Sequence[int | None], period: int) -> bool:
@@ -229,6 +240,9 @@ def _gathers_and_scatters(view: RankView, group: int) -> list[Use]:
 
 
 def _weights_or_updates(group: int, gathers: Sequence[Call], scatters: Sequence[Call]) -> Use:
+    if all(c.phase is None for c in (*gathers, *scatters)):
+        why = f"{len(gathers)} gathers and {len(scatters)} scatters of equal sizes; no phase is known"
+        return Use(Role.weights, group, (*gathers, *scatters), 0.4, why)
     if not any(c.phase in (F, B, None) for c in gathers):
         why = f"{len(scatters)} reduce-scatters of gradients, {len(gathers)} all-gathers of parameters after the update"
         return Use(Role.updates, group, (*gathers, *scatters), 0.95, why)
@@ -247,8 +261,10 @@ def _sequence_parallel(gathers: Sequence[Call], scatters: Sequence[Call]) -> int
     counted = Counter(c.elements for c in forward if c.elements in common)
     size = counted.most_common(1)[0][0]
     line = [c for c in forward if c.elements == size]
-    turns = sum(a.primitive is not b.primitive for a, b in itertools.pairwise(line))
+    turns = sum(a.primitive is not b.primitive for a, b in pairwise(line))
     kinds = {c.dtype for c in line}
+    if all(c.phase is None for c in line):
+        return None  # without phases sharded parameters look the same: gathered and scattered in turn in backward
     return size if turns >= 0.6 * (len(line) - 1) and len(kinds) == 1 else None
 
 
@@ -327,6 +343,8 @@ def _exchanges_keys(view: RankView, forward: Sequence[Call], gathers: Sequence[C
     if view.gaps:
         before = sum(g.matmul_ns for g in view.gaps if g.after < forward[0].index)
         return before > 0 and not any(_matmul_between(view, a, b) for a, b in pairs)
+    if len(forward) < 4:
+        return False
     # without compute: in backward, dK and dV leave together, layer by layer
     line = sorted((c for c in (*gathers, *scatters) if c.phase is B), key=lambda c: c.index)
     runs = _runs([c.primitive for c in line])
@@ -366,7 +384,7 @@ def _all_reduces(view: RankView, group: int, uses: Sequence[Use]) -> list[Use]:
     if shards:
         why = f"{len(late)} all-reduces follow reduce-scatters of another group and carry exactly their {shards} shards"
         return [Use(Role.shard_grads, group, tuple(late), 0.97, why)]
-    if view.groups[group].size == 2 and len(late) == 1 and late[0].phase is O and _has_pipeline(uses):
+    if len(late) == 1 and late[0].phase is O and _joins_stages(view, group, uses):
         why = f"one all-reduce of {_m(late[0].elements)} elements after backward between two ranks: a tied embedding"
         return [Use(Role.tied, group, tuple(late), 0.85, why)]
     handed = [c for c in sizeable(view.by_group[group]) if c.primitive is P.broadcast and c.phase is O]
@@ -396,9 +414,8 @@ def activations_use(group: int, calls: Sequence[Call]) -> Use:
 def _reduced_activations(view: RankView, calls: Sequence[Call]) -> list[Call]:
     """All-reduces of the one size that forward repeats, or that backward repeats after forward."""
     forward = [c for c in calls if c.phase in (F, None) and c.elements is not None]
-    if not forward or (all(c.phase is None for c in calls) and not any(c.phase for c in view.calls)):
-        # without phases a repeated size of short range is still the mark of activations
-        forward = [] if len({c.elements for c in forward}) > 2 else forward
+    if all(c.phase is None for c in view.calls):
+        return []  # without phases gradients of equal layers look the same
     backward = Counter(c.elements for c in calls if c.phase is B)
     best: tuple[int, int] | None = None
     for size, count in Counter(c.elements for c in forward).items():
@@ -426,8 +443,11 @@ def _matching_scatters(view: RankView, group: int, late: Sequence[Call]) -> int 
     return fit if fit >= 0.9 * len(late) else None
 
 
-def _has_pipeline(uses: Sequence[Use]) -> bool:
-    return any(use.role is Role.pipeline for use in uses)
+def _joins_stages(view: RankView, group: int, uses: Sequence[Use]) -> bool:
+    """Whether a group of two holds stages of one pipeline."""
+    own = set(view.groups[group].ranks or ())
+    lanes = [set(view.groups[use.group].ranks or ()) for use in uses if use.role is Role.pipeline]
+    return len(own) == 2 and any(own < lane for lane in lanes)
 
 
 def _broadcasts(view: RankView, group: int) -> list[Use]:

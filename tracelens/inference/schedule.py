@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from tracelens.collectives import Primitive
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job
 from tracelens.inference.observations import Call, RankView
-from tracelens.inference.roles import Role
+from tracelens.inference.roles import Role, Use
 from tracelens.results import Phase
 
 P = Primitive
@@ -104,10 +105,8 @@ def find_schedule(job: Job, case: Case) -> None:
     _settle(case, lanes, left or set())
 
 
-def _lanes(view: RankView, uses: Sequence[object]) -> Iterator[Lane]:
-    from tracelens.inference.roles import Use
-
-    pipelines = [use for use in uses if isinstance(use, Use) and use.role is Role.pipeline]
+def _lanes(view: RankView, uses: Sequence[Use]) -> Iterator[Lane]:
+    pipelines = [use for use in uses if use.role is Role.pipeline]
     calls = sorted((c for use in pipelines for c in use.calls), key=lambda c: c.index)
     groups = [view.groups[use.group] for use in pipelines]
     ranks = min((g.ranks for g in groups if g.ranks is not None), key=len, default=None)
@@ -161,6 +160,7 @@ def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> tuple[dict[int, Ph
         return _kinds_by_collectives(view, sends), 0
     places = [g.after for g in gaps]
     kinds: dict[int, Phase] = {}
+    main = _main_thread(view)
     pairs, before = 0, -1
     for send in sends:
         start, end = bisect_left(places, before), bisect_left(places, send.index)
@@ -168,9 +168,15 @@ def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> tuple[dict[int, Ph
             kinds[before], kinds[send.index] = F, B
             pairs += 1
         elif end > 0:
-            kinds[send.index] = F if gaps[end - 1].thread == send.thread else B
+            kinds[send.index] = F if gaps[end - 1].thread == main and send.phase is not B else B
         before = send.index
     return kinds, pairs
+
+
+def _main_thread(view: RankView) -> int | None:
+    """The thread that issues what is not backward."""
+    threads = Counter(c.thread for c in view.calls if c.phase is not B)
+    return threads.most_common(1)[0][0] if threads else None
 
 
 def _kinds_by_collectives(view: RankView, sends: Sequence[Call]) -> dict[int, Phase]:
@@ -187,7 +193,7 @@ def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, 
     """Whether a gradient leaves after the gradients of inputs only: as much work as forward, not twice as much."""
     work: dict[Phase, list[int]] = {F: [], B: []}
     kinds = {index: kind for index, kind, _ in sends}
-    own, last = next(c.thread for c in calls), -1
+    own, last = _main_thread(view), -1
     for call in calls:
         kind = kinds.get(call.index)
         if kind is not None:
@@ -338,11 +344,11 @@ def _count_microbatches(job: Job, case: Case) -> None:
     """Without a pipeline: how often forward follows backward, where each micro-batch communicates."""
     counts: dict[int, int] = {}
     for view, uses in zip(job.views, job.uses, strict=True):
-        phases = [c.phase for c in view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
+        phases = [c.phase for c in view.calls if c.phase in (F, B)]
         rounds = sum(now is B and before is not B for before, now in zip([None, *phases], phases, strict=False))
         if not rounds:
             continue
-        speaks = any(_speaks_each_round(use) for use in uses)  # type: ignore[arg-type]
+        speaks = any(_speaks_each_round(use) for use in uses)
         if rounds > 1 or speaks:
             counts[rounds] = counts.get(rounds, 0) + 1
     if len(counts) == 1:
@@ -352,11 +358,8 @@ def _count_microbatches(job: Job, case: Case) -> None:
         case.decide("num_microbatches", rounds, 0.94, why)
 
 
-def _speaks_each_round(use: object) -> bool:
+def _speaks_each_round(use: Use) -> bool:
     """Whether a use shows every micro-batch: activations always do, parameters when they are gathered each time."""
-    from tracelens.inference.roles import Use
-
-    assert isinstance(use, Use)
     if use.role in (Role.tensor, Role.context, Role.experts):
         return any(c.phase is B for c in use.calls)
     if use.role is Role.weights:

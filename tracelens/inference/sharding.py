@@ -152,6 +152,10 @@ def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
         case.check(holds=True)
         case.decide("sharding", "zero1", 0.95, f"{told}: once, after {rounds} micro-batches")
         case.decide("grad_shard_degree", 1, 0.93, told)
+    elif _is_bucketed(calls):
+        why = f"{told}: coalesced buckets, as Megatron's distributed optimizer sends them, which keeps gradients whole"
+        case.decide("sharding", "zero1", 0.9, why)
+        case.decide("grad_shard_degree", 1, 0.9, why)
     elif chosen.use.detail == "broadcast":
         case.decide("sharding", "zero1", 0.9, f"{told}: gradients are kept whole, updates broadcast by their owners")
         case.decide("grad_shard_degree", 1, 0.9, told)
@@ -163,7 +167,7 @@ def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
 
 
 def _rounds_of_backward(s: Sighting) -> int:
-    phases = [c.phase for c in s.view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
+    phases = [c.phase for c in s.view.calls if c.phase in (F, B)]
     return sum(now is B and before is not B for before, now in zip([None, *phases], phases, strict=False))
 
 

@@ -105,10 +105,10 @@ def _solve_hidden(job: Job, case: Case, data: DataParallel) -> None:
     if not candidates:
         return
     case.solve("hidden")
-    hidden, told = max(candidates.items(), key=lambda item: len(item[1]))
-    case.check(holds=len(told) > 1, count=len(told) - 1)
+    hidden, reasons = max(candidates.items(), key=lambda item: len(item[1]))
+    case.check(holds=len(reasons) > 1, count=len(reasons) - 1)
     if len(candidates) == 1:
-        case.decide("hidden", hidden, 0.92 if len(told) > 1 else 0.85, "; ".join(told))
+        case.decide("hidden", hidden, 0.92 if len(reasons) > 1 else 0.85, "; ".join(reasons))
     else:
         case.leave("hidden", tuple(candidates), "sizes of messages give different widths")
 

@@ -7,7 +7,7 @@ from collections import Counter
 from tracelens.collectives import Primitive
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job, main_kind
-from tracelens.inference.roles import Role
+from tracelens.inference.roles import UNDECIDED, Role
 from tracelens.results import Phase
 
 P = Primitive
@@ -60,7 +60,7 @@ def _decide_context(job: Job, case: Case) -> None:
     kinds: dict[str, float] = {}
     why: dict[str, str] = {}
     for s in job.sightings(Role.context):
-        if s.use.detail is not None:
+        if s.use.detail is not None and s.use.detail != UNDECIDED:
             kinds[s.use.detail] = max(kinds.get(s.use.detail, 0.0), s.use.confidence)
             why[s.use.detail] = s.use.why
     if {"ring_p2p", "ulysses"} <= set(kinds):
