@@ -83,7 +83,9 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     moe: MoE | None = None
 
     def __post_init__(self) -> None:
-        """Refuse sizes that can't be."""
+        """Refuse sizes that can't be; take the norm as a word too."""
+        if not isinstance(self.norm, Norm):
+            msgspec.structs.force_setattr(self, "norm", Norm(self.norm))
         sizes = {"layers": self.layers, "hidden": self.hidden, "heads": self.heads, "vocab": self.vocab}
         sizes |= {"seq_len": self.seq_len}
         optional = {"kv_heads": self.kv_heads, "head_dim": self.head_dim, "ffn": self.ffn}

@@ -73,8 +73,9 @@ def _scalars(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[Ter
     if layout.precision is Precision.fp16:
         yield _step("found_inf", group, "fp32", source=SCALER_SOURCE)
     if options.clip_gradients:
-        optimizers = 2 if model.moe is not None and layout.ep > 1 else 1
-        yield _step("norm", group, "fp32", calls=optimizers, source=NORM_SOURCE)
+        # chained optimizers take one norm together where they share the group, which sharded ones do
+        apart = model.moe is not None and layout.ep > 1 and not layout.zero_level
+        yield _step("norm", group, "fp32", calls=2 if apart else 1, source=NORM_SOURCE)
     if options.status_scalars:
         yield _step("update_successful", GroupKind.model, "int32")
         yield _step("largest_norm", GroupKind.model, "fp32")

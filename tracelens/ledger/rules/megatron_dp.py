@@ -88,35 +88,42 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan, sizes: Bindin
         max(1, layout.expert_dp // layout.expert_shard_ranks),
         y.n_e,
     )
+    # experts have a buffer of their own as soon as they are spread over ranks
+    apart = layout.ep > 1
     counts: dict[tuple[Buffer, Expr], int] = {}
     for index, chunk in enumerate(stage.chunks):
         limit = _bucket_limit(layout, stage, index)
-        for buffer in (dense, expert):
-            placed = _buffer_tensors(model, layout, stage, chunk, sizes, experts=buffer is expert)
+        for buffer in (dense, expert) if apart else (dense,):
+            parts = (buffer is expert,) if apart else (False, True)
+            placed = _buffer_tensors(model, layout, stage, chunk, sizes, experts=parts)
             divisor = math.lcm(buffer.shards, 128) if layout.zero_level else None
             for bucket in fill_buckets(placed, limit, divisor):
                 size = bucket.formula
                 if len(stage.chunks) == 1 and len(bucket.tensors) == len(placed):
                     # one bucket for all: say it in layers instead of tensor by tensor
-                    whole = expert_formula if buffer is expert else dense_formula
-                    size = add(whole(model, stage), bucket.padding)
+                    wholes = [expert_formula if routed else dense_formula for routed in parts]
+                    size = add(*(whole(model, stage) for whole in wholes), bucket.padding)
                 counts[buffer, size] = counts.get((buffer, size), 0) + 1
+    # each of the two chained optimizers gathers every buffer when it is done
+    gathers = 2 if apart and stage.moe_layers and not layout.megatron().overlap_param_gather else 1
     for index, ((buffer, size), count) in enumerate(counts.items()):
-        yield from _bucket_terms(f"{buffer.name}.bucket{index}", buffer, size, Number(count), layout)
+        for term in _bucket_terms(f"{buffer.name}.bucket{index}", buffer, size, Number(count), layout):
+            is_gather = term.primitive is Primitive.all_gather
+            yield replace(term, calls=gathers * term.calls) if is_gather else term
 
 
 def _buffer_tensors(
-    model: ModelSpec, layout: Layout, stage: StagePlan, chunk: Chunk, sizes: Bindings, *, experts: bool
+    model: ModelSpec, layout: Layout, stage: StagePlan, chunk: Chunk, sizes: Bindings, *, experts: tuple[bool, ...]
 ) -> list[Placed]:
     """The tensors of a model chunk in reverse order of registration."""
     modules: list[tuple[Tensor, ...]] = []
     first, last = chunk.stage == 0, stage.has_head and chunk is stage.chunks[-1]
     shared = model.tied_embeddings and layout.pp > 1
-    if first and not experts:
+    if first and False in experts:
         modules += [(tensor,) for tensor in embedding_tensors(model)]
     for layer in range(chunk.first_layer, chunk.first_layer + chunk.layers):
         modules += _block_modules(model, moe=model.is_moe_layer(layer), experts=experts)
-    if last and not experts:
+    if last and False in experts:
         modules += [(tensor,) for tensor in head_tensors(model)]
         if shared and not first:
             modules += [(tensor,) for tensor in embedding_tensors(model)[:1]]
@@ -128,10 +135,15 @@ def _buffer_tensors(
     return [placed[module] for module in reversed(modules)]
 
 
+def _is_routed(tensor: Tensor) -> bool:
+    return tensor.part is Part.experts
+
+
 @functools.lru_cache(maxsize=256)
-def _block_modules(model: ModelSpec, *, moe: bool, experts: bool) -> tuple[tuple[Tensor, ...], ...]:
+def _block_modules(model: ModelSpec, *, moe: bool, experts: tuple[bool, ...]) -> tuple[tuple[Tensor, ...], ...]:
     """The tensors of a block in the order of registration, those that Megatron fuses together."""
-    chosen = [tensor for tensor in block_tensors(model, moe=moe) if (tensor.part is Part.experts) is experts]
+    tensors = block_tensors(model, moe=moe)
+    chosen = [tensor for tensor in tensors if _is_routed(tensor) in experts]
     modules: list[tuple[Tensor, ...]] = []
     for names in _MODULES:
         for suffix in ("", "_bias"):

@@ -1,0 +1,145 @@
+"""What Megatron-Core's own code issued under a fake process group, typed from those runs.
+
+Megatron-LM commit d98e8a6 (2026-08-22), local layer spec on a CPU: 8 layers, hidden 64, 8 heads, ffn 128, vocabulary
+256, sequences of 32, LayerNorm, no biases in linear layers, untied embeddings, bf16. The second training step of rank 0
+of 8, as (calls, ranks, primitive, dtype, elements). Megatron itself is not needed to run this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tracelens.ledger.groups import group_ranks
+from tracelens.ledger.layout import Framework, Layout
+from tracelens.ledger.model import ModelSpec, MoE, Norm
+from tracelens.ledger.options import Dispatcher, MegatronOptions
+from tracelens.ledger.predict import predict
+
+AG, RS, AR, A2A = "all_gather", "reduce_scatter", "all_reduce", "all_to_all"
+Rows = set[tuple[int, tuple[int, ...], str, str, int]]
+EXPERTS = MoE(experts=8, top_k=2, ffn=64)
+WORLD, PAIR, EVEN = tuple(range(8)), (0, 1), (0, 2, 4, 6)
+LOSS = (6, PAIR, AR, "fp32", 32)
+NORM = (1, WORLD, AR, "fp32", 1)
+
+DENSE: Rows = {
+    (1, EVEN, AG, "bf16", 149632),
+    (1, EVEN, RS, "fp32", 149632),
+    (102, PAIR, AG, "bf16", 2048),
+    (68, PAIR, RS, "bf16", 2048),
+    (1, PAIR, AR, "fp32", 2176),
+    LOSS,
+    NORM,
+}
+INTERLEAVED: Rows = {
+    (1, (0, 2), AG, "bf16", 33280),
+    (1, (0, 2), AG, "bf16", 41472),
+    (1, (0, 2), RS, "fp32", 33280),
+    (1, (0, 2), RS, "fp32", 41472),
+    (12, (0, 4), "recv", "bf16", 1024),
+    (12, (0, 4), "send", "bf16", 1024),
+    (100, PAIR, AG, "bf16", 2048),
+    (68, PAIR, RS, "bf16", 2048),
+    (1, PAIR, AR, "fp32", 1024),
+    NORM,
+}
+ATTENTION_ONLY: Rows = {
+    (2, EVEN, AG, "bf16", 88192),
+    (1, EVEN, RS, "fp32", 88192),
+    (54, PAIR, AG, "bf16", 2048),
+    (36, PAIR, RS, "bf16", 2048),
+    (1, PAIR, AR, "fp32", 6272),
+    LOSS,
+    NORM,
+}
+MOE: Rows = ATTENTION_ONLY | {
+    (2, (0, 4), AG, "bf16", 131072),
+    (1, (0, 4), RS, "fp32", 131072),
+    # half of them with what was received, which in a fake group is nothing
+    (64, (0, 1, 2, 3), A2A, "bf16", 2048),
+    (32, (0, 1, 2, 3), A2A, "fp32", 32),
+    (16, (0, 1, 2, 3), AG, "int64", 32),
+}
+GATHERED: Rows = ATTENTION_ONLY | {
+    (2, (0, 4), AG, "bf16", 131072),
+    (1, (0, 4), RS, "fp32", 131072),
+    (16, (0, 1, 2, 3), AG, "bool", 512),
+    (16, (0, 1, 2, 3), AG, "fp32", 512),
+    (16, (0, 1, 2, 3), RS, "fp32", 512),
+    (16, (0, 1, 2, 3), AG, "bf16", 4096),
+    (16, (0, 1, 2, 3), RS, "bf16", 4096),
+    (16, (0, 1, 2, 3), AG, "fp32", 4096),
+    (16, (0, 1, 2, 3), RS, "fp32", 4096),
+}
+CUT_EXPERTS: Rows = ATTENTION_ONLY | {
+    (2, (0,), AG, "bf16", 65536),
+    (1, (0,), RS, "fp32", 65536),
+    (64, EVEN, A2A, "bf16", 2048),
+    (32, EVEN, A2A, "fp32", 32),
+    (16, WORLD, AG, "int64", 64),
+    # tokens and probabilities of both ranks before the experts, sums after, and backward the other way round
+    (32, PAIR, AG, "bf16", 4096),
+    (32, PAIR, RS, "bf16", 4096),
+    (16, PAIR, AG, "fp32", 64),
+    (16, PAIR, RS, "fp32", 64),
+}
+INSTANCES: Rows = {
+    (1, (0, 4), AR, "fp32", 74272),
+    (1, (0, 1, 2, 3), AG, "bf16", 297088),
+    (1, (0, 1, 2, 3), RS, "fp32", 297088),
+    (1, (0, 1, 2, 3), AR, "fp32", 1),
+    (6, (0,), AR, "fp32", 32),
+}
+UNSHARDED: Rows = {
+    (1, EVEN, AR, "fp32", 149632),
+    (1, PAIR, AR, "fp32", 1),
+    (68, PAIR, AR, "bf16", 2048),
+    LOSS,
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "moe", "dispatcher", "fields"),
+    [
+        (DENSE, None, "alltoall", {"tp": 2, "dp": 4}),
+        (INTERLEAVED, None, "alltoall", {"tp": 2, "dp": 2, "pp": 2, "vp": 2, "num_microbatches": 4}),
+        (MOE, EXPERTS, "alltoall", {"tp": 2, "dp": 4, "ep": 4, "etp": 1}),
+        (GATHERED, EXPERTS, "allgather", {"tp": 2, "dp": 4, "ep": 4, "etp": 1}),
+        (CUT_EXPERTS, EXPERTS, "alltoall", {"tp": 2, "dp": 4, "ep": 4}),
+        (INSTANCES, None, "alltoall", {"dp": 8, "hsdp_shard": 4}),
+        (UNSHARDED, None, "alltoall", {"tp": 2, "dp": 4, "zero": 0, "sequence_parallel": False}),
+    ],
+)
+def test_the_ledger_equals_what_megatron_issued(
+    seen: Rows, moe: MoE | None, dispatcher: str, fields: dict[str, Any]
+) -> None:
+    model = ModelSpec(
+        name="small",
+        layers=8,
+        hidden=64,
+        heads=8,
+        ffn=128,
+        vocab=256,
+        seq_len=32,
+        gated=False,
+        norm=Norm.layernorm,
+        moe=moe,
+    )
+    options = MegatronOptions(
+        create_attention_mask=False,
+        status_scalars=False,
+        vocab_multiple=1,
+        dispatcher=Dispatcher(dispatcher),
+    )
+    layout = Layout(framework=Framework.megatron, options=options, **({"num_microbatches": 2} | fields))
+    sums: dict[tuple[tuple[int, ...], str, str, int], int] = {}
+    for row in predict(model, layout).rows_of_stage(0):
+        # the script made its batch on every rank and kept its loss to itself
+        if "batch" in row.term or row.term == "step.loss.all_reduce":
+            continue
+        key = (tuple(group_ranks(layout, row.group, 0)), row.primitive.value, row.dtype, int(row.elements))
+        sums[key] = sums.get(key, 0) + int(row.calls)
+
+    assert {(calls, *key) for key, calls in sums.items()} == seen
