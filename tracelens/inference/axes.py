@@ -163,7 +163,9 @@ def _close_product(job: Job, case: Case, data: DataParallel) -> None:
         _close_without_gradients(job, case, data, known)
     else:
         case.leave("dp", (), f"the groups found do not divide the world of {world}")
-    if case.value("ep") is None and not _has_expert_kernels(job):
+    if case.value("ep") is None and _has_expert_kernels(job):
+        _leave_experts(job, case)
+    elif case.value("ep") is None:
         certainty = 0.93 if case.is_decided("dp") else 0.7
         if not job.has(Role.experts):
             case.decide("ep", 1, certainty, "no dispatch of tokens was seen")
@@ -260,6 +262,18 @@ _EXPERT_KERNELS = ("deep_ep", "::ep::", "hybrid_ep", "dispatch", "combine")
 
 def _has_expert_kernels(job: Job) -> bool:
     return any(word in name.lower() for view in job.views for name in view.kernels for word in _EXPERT_KERNELS)
+
+
+def _leave_experts(job: Job, case: Case) -> None:
+    """DeepEP's kernels tell no sizes; those for several nodes need more ranks than a node has."""
+    across = any("internode" in name for view in job.views for name in view.kernels)
+    sizes = [d for d in _divisors(job.world or 1) if d > (_NODE if across else 1)]
+    told = "kernels that dispatch tokens" + (" between nodes" if across else "") + ", without sizes"
+    case.leave("ep", sizes, told, would_decide="CPU records of the groups, or the number of experts a rank holds")
+
+
+_NODE = 8
+"""GPUs of a node where nothing tells otherwise."""
 
 
 def mesh_axes(job: Job, case: Case, data: DataParallel) -> tuple[InferredAxis, ...]:

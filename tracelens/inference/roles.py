@@ -55,6 +55,8 @@ def find_uses(view: RankView) -> list[Use]:
     """All uses of the groups of a rank."""
     uses: list[Use] = []
     many = [g for g in view.by_group if view.groups[g].size != 1]
+    if _looks_up_tables(view):
+        return [use for group in many for use in _table_uses(view, group)]
     for group in many:
         uses += _point_to_point(view, group)
         uses += _all_to_alls(view, group)
@@ -135,9 +137,6 @@ def _all_to_alls(view: RankView, group: int) -> list[Use]:
     one_hot = [c for c in tensors if c.splits is not None and len(c.splits) > 1 and sum(map(bool, c.splits)) <= 1]
     if len(one_hot) > 0.8 * len(tensors):
         return [_torch_ring(view, group, one_hot)]
-    if _are_tables(tensors, counts):
-        why = f"{len(counts)} all-to-alls of indices and lengths around {len(tensors)} of pooled embeddings"
-        return [Use(Role.tables, group, tuple(calls), 0.9, why)]
     if _are_gradients(view, group, tensors):
         why = f"gathers of parameters and {len(tensors)} all-to-alls of the same {_m(tensors[0].elements)} elements"
         return [Use(Role.weights, group, (*_gathered(view, group), *tensors), 0.85, why, "all_to_all")]
@@ -159,11 +158,26 @@ def _torch_ring(view: RankView, group: int, calls: Sequence[Call]) -> Use:
     return Use(Role.context, group, (*gathers, *calls), 0.98, why, kind)
 
 
-def _are_tables(tensors: Sequence[Call], counts: Sequence[Call]) -> bool:
-    """Indices travel as integers, at least as many exchanges as there are of pooled vectors, few of them."""
-    dtypes = {c.dtype for c in counts}
-    large = any((c.elements or 0) > 64 for c in counts)
-    return len(dtypes) >= 2 and large and len(counts) >= 0.75 * len(tensors)
+def _looks_up_tables(view: RankView) -> bool:
+    """Whether indices of embedding tables travel: integers of several dtypes, many more than a router's counts."""
+    indices = [c for c in view.calls if c.primitive is P.all_to_all and c.is_integer]
+    return len({c.dtype for c in indices}) >= 2 and any((c.elements or 0) > 64 for c in indices)
+
+
+def _table_uses(view: RankView, group: int) -> list[Use]:
+    """In a recommendation model pooled embeddings travel by all-to-all or reduce-scatter, gradients by all-reduce."""
+    calls = view.by_group[group]
+    exchanges = [c for c in calls if c.primitive in (P.all_to_all, P.reduce_scatter, P.all_gather)]
+    reduces = [c for c in calls if c.primitive is P.all_reduce and c.phase in (B, O) and not c.is_scalar]
+    uses = []
+    if exchanges:
+        integers = sum(c.is_integer for c in exchanges)
+        why = f"{integers} exchanges of indices and lengths, {len(exchanges) - integers} of pooled embeddings"
+        uses.append(Use(Role.tables, group, tuple(exchanges), 0.9, why))
+    if reduces:
+        why = f"{len(reduces)} all-reduces during backward beside embedding tables: gradients of the dense part"
+        uses.append(Use(Role.grads, group, tuple(reduces), 0.93, why))
+    return uses
 
 
 def _gathered(view: RankView, group: int) -> list[Call]:

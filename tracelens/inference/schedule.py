@@ -86,6 +86,8 @@ class Lane:
 def find_schedule(job: Job, case: Case) -> None:
     """Decide schedule, virtual stages and micro-batches."""
     if case.value("pp") == 1:
+        if (case.verdict("pp").confidence or 0) < 0.8:
+            return  # too little was seen to say that there is no pipeline
         case.decide("schedule", "none", 0.97, "there is no pipeline")
         case.decide("vp", 1, 0.9, "there is no pipeline")
         _count_microbatches(job, case)
