@@ -105,7 +105,7 @@ class Reader:
         if self._exact:
             return _EXACT.many.decode(body)
         events = _FAST.many.decode(body)
-        if _needs_exact(events):
+        if _needs_exact(events, body):
             self._exact = True
             return _EXACT.many.decode(body)
         return events
@@ -209,14 +209,14 @@ def _decode_by_key(text: bytes) -> TraceHead:
     return TraceHead(**head)  # type: ignore[arg-type]
 
 
-def _needs_exact(events: Sequence[AnyEvent]) -> bool:
-    """Whether timestamps are so large that a float can't hold their fraction; one look at a sample suffices."""
+def _needs_exact(events: Sequence[AnyEvent], text: bytes) -> bool:
+    """Whether timestamps are so large that a float can't hold their fraction; a look at some of them suffices."""
     step = max(len(events) // 64, 1)
-    return any(
-        isinstance(event.ts, float) and event.ts > EXACT_FLOAT_US and event.ts % 1 != 0 for event in events[::step]
-    )
+    is_large = any(isinstance(event.ts, float) and event.ts > EXACT_FLOAT_US for event in events[::step])
+    return is_large and _LONG_TIME.search(text, 0, 1 << 16) is not None
 
 
+_LONG_TIME = re.compile(rb'"ts"\s*:\s*\d{13,}\.0*[1-9]')
 _TRACE_HEAD = re.compile(rb'(?:"schemaVersion"|"traceEvents")\s*:')
 
 

@@ -116,6 +116,8 @@ def end_of_events(data: bytes) -> int | None:
     text = bytearray(data)
     with memoryview(text) as view:
         for match in _AFTER_LIST.finditer(data):
+            if data[max(match.start() - 64, 0) : match.start()].rstrip()[-1:] not in (b"}", b"[", b""):
+                continue  # a list of other things than events
             if match[1] is None:
                 return match.start()
             comma = match.start(1)
