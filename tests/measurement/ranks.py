@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from tests.measurement.build import group as make_group
+from tracelens import intervals
 from tracelens.summary import FRAMES, LocalGroup, RankSummary, StepSpan, SummaryHead
 
 US = 1_000
@@ -88,10 +89,17 @@ class Rank:
         }  # fmt: skip
 
     def summary(self, groups: Sequence[LocalGroup], *, steps: Sequence[int] = (3,), **head: Any) -> RankSummary:
-        """What a reader would make of it. A call that stood alone on the GPU is covered by nothing."""
+        """What a reader would make of it. Kernels of calls do not run at the same time."""
+        computing = intervals.union([c["start_ns"] for c in self.compute], [c["end_ns"] for c in self.compute])
+        spans = [(k["kernel"], k["start_ns"], k["end_ns"]) for k in self.kernels]
         segments = [
-            {"segment": k["kernel"], "kernel": k["kernel"], "length_ns": k["end_ns"] - k["start_ns"], "covered_ns": 0}
-            for k in self.kernels
+            {
+                "segment": n,
+                "kernel": n,
+                "length_ns": e - s,
+                "covered_ns": int(intervals.covered(computing, [s], [e])[0]),
+            }
+            for n, s, e in spans
         ]
         sizes = {index: local.size for index, local in enumerate(groups)}
         calls = [call | {"group_size": sizes[call["group"]]} for call in self.calls]
@@ -100,10 +108,10 @@ class Rank:
             "compute": self.compute,
         }  # fmt: skip
         frames = {name: pl.DataFrame(rows.get(name, []), schema=schema) for name, schema in FRAMES.items()}
-        spans = tuple(StepSpan(number=n, cpu_start_ns=BASE_NS, cpu_end_ns=BASE_NS) for n in steps)
+        windows = tuple(StepSpan(number=n, cpu_start_ns=BASE_NS, cpu_end_ns=BASE_NS) for n in steps)
         told: dict[str, Any] = {
             "path": f"rank{self.rank}.json", "bytes": 1, "events": 1, "rank": self.rank, "rank_source": "metadata",
-            "world_size": len(groups[0].ranks or ()), "backend": "nccl", "steps": spans, "groups": tuple(groups),
+            "world_size": len(groups[0].ranks or ()), "backend": "nccl", "steps": windows, "groups": tuple(groups),
             "start_ns": BASE_NS + self.clock_ns - 1000 * US,
         }  # fmt: skip
         return RankSummary(head=SummaryHead(**told | head), **frames)

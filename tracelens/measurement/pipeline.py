@@ -195,11 +195,9 @@ def _stage(
     summary = ranks[step.rank_index]
     inside = [b for b in step.blocks if b.start_ns >= window[0] and b.end_ns <= window[1]]
     compute = sum(block.busy_ns for block in inside)
-    messages, collectives = _exposed(summary, step, window)
     kernels = _message_kernels(summary, step)
-    known = transfers.get(step.rank_index)
-    transfer = 0 if known is None else int(kernels.join(known, on="kernel")["transfer_ns"].sum())
-    transfer = min(transfer, messages)
+    messages, collectives = _exposed(summary, kernels, window)
+    transfer = min(_exposed_transfer(summary, kernels, transfers.get(step.rank_index)), messages)
     work = compute + collectives
     bubble = max(0, window[1] - window[0] - work - transfer)
     return Stage(
@@ -230,10 +228,24 @@ def _message_kernels(summary: RankSummary, step: StageStep) -> pl.DataFrame:
     return summary.kernels.select("kernel", "start_ns", "end_ns").join(serving, on="kernel").sort("start_ns")
 
 
-def _exposed(summary: RankSummary, step: StageStep, window: tuple[int, int]) -> tuple[int, int]:
+def _exposed_transfer(summary: RankSummary, kernels: pl.DataFrame, transfers: pl.DataFrame | None) -> int:
+    """What the transfers of messages take outside of compute: of each kernel no more than is exposed of it."""
+    if transfers is None:
+        return 0
+    uncovered = (
+        summary.segments.join(kernels.select("kernel"), on="kernel")
+        .group_by("kernel")
+        .agg(exposed_ns=(pl.col("length_ns") - pl.col("covered_ns")).sum())
+    )
+    return int(
+        uncovered.join(transfers, on="kernel").select(pl.min_horizontal("exposed_ns", "transfer_ns").sum()).item()
+    )
+
+
+def _exposed(summary: RankSummary, kernels: pl.DataFrame, window: tuple[int, int]) -> tuple[int, int]:
     """Time in the window that no compute covers, in messages and (beside them) in other communication."""
     inside = summary.kernels.filter((pl.col("start_ns") >= window[0]) & (pl.col("end_ns") <= window[1]))
-    carrying = _message_kernels(summary, step).select("kernel", carries=pl.lit(value=True))
+    carrying = kernels.select("kernel", carries=pl.lit(value=True))
     running = summary.segments.join(inside.select("kernel"), on="kernel").join(carrying, on="kernel", how="left")
     exposed = running.group_by("segment").agg(
         exposed_ns=(pl.col("length_ns") - pl.col("covered_ns")).first(),

@@ -26,6 +26,8 @@ def order_stages(steps: dict[int, StageStep], first_send_ns: dict[int, int]) -> 
     Returns:
         The ranks and what their order rests on.
     """
+    if all(_is_ring(step) for step in steps.values()):
+        return None
     before = {rank: _first_source(step) for rank, step in steps.items()}
     heads = [rank for rank, source in before.items() if source is None]
     after = {source: rank for rank, source in before.items() if source is not None}
@@ -35,8 +37,6 @@ def order_stages(steps: dict[int, StageStep], first_send_ns: dict[int, int]) -> 
             chain.append(after[chain[-1]])
         if set(chain) == set(steps):
             return tuple(chain), "messages"
-    if not heads and all(_is_ring(step) for step in steps.values()):
-        return None
     if set(first_send_ns) == set(steps):
         return tuple(sorted(steps, key=lambda rank: (first_send_ns[rank], rank))), "time"
     return tuple(sorted(steps)), "group"
@@ -83,11 +83,11 @@ def _sent_to(step: StageStep, peer: int) -> int:
 def _sent_after_forward(step: StageStep) -> int:
     """Messages sent after a forward block: activations; what follows a backward block are gradients."""
     sent = [i for i, primitive in enumerate(step.messages["primitive"]) if primitive == "send"]
-    latest = [max((b for b in step.blocks if b.segment <= i), key=lambda b: b.segment, default=None) for i in sent]
-    return sum(block is not None and _kind_before(step, i) == FORWARD for i, block in zip(sent, latest, strict=True))
+    return sum(_kind_before(step, message) == FORWARD for message in sent)
 
 
 def _kind_before(step: StageStep, message: int) -> str | None:
+    """What was computed last before a message; `segment` counts the messages before a block."""
     kinds = [block.kind for block in step.blocks if block.segment <= message and block.kind != "other"]
     return kinds[-1] if kinds else None
 
