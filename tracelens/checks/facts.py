@@ -1,0 +1,135 @@
+"""What the checks look at, and the exposed time that they may speak for: no millisecond is claimed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+
+from tracelens.checks.codes import ABOUT, Code
+from tracelens.results import Comparison, Finding, Group, Inference, Measurement, SizeRow, Traffic
+from tracelens.topology import Axis
+
+DATA_AXES = frozenset({Axis.dp, Axis.dp_shard, Axis.dp_replicate, Axis.expert_dp})
+
+
+class Facts:
+    """A measurement with its inference and comparison, where there are any, and the claims made so far."""
+
+    def __init__(
+        self, measurement: Measurement, inference: Inference | None = None, comparison: Comparison | None = None
+    ) -> None:
+        self.measurement = measurement
+        self.inference = inference
+        self.comparison = comparison
+        self.claims = Claims(measurement)
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        """The groups by their id."""
+        return {group.id: group for group in self.measurement.groups}
+
+    @cached_property
+    def span_ns(self) -> float | None:
+        """Mean length of a step; None without time."""
+        return _mean([row.span_ns for row in self.measurement.time])
+
+    @cached_property
+    def exposed_ns(self) -> float | None:
+        """Mean exposed communication of a step."""
+        return _mean([row.exposed_comm_ns for row in self.measurement.time])
+
+    def axis_of(self, row: Traffic | SizeRow) -> Axis | None:
+        """What a row of traffic is for: the axis of its group."""
+        own = row.axis if isinstance(row, Traffic) else None
+        if own is not None or row.group is None or row.group not in self.groups:
+            return own
+        return self.groups[row.group].axis
+
+    def rows(self, wanted: Callable[[Traffic], bool]) -> list[Traffic]:
+        """The rows of traffic that fit."""
+        return [row for row in self.measurement.traffic if wanted(row)]
+
+    def mean(self, rows: Iterable[Traffic], read: Callable[[Traffic], float | None]) -> float:
+        """Sum of a value over rows, as a mean over all ranks read; unknown counts as nothing."""
+        everyone = self.claims.ranks
+        return sum((read(row) or 0) * weight(row) for row in rows) / everyone if everyone else 0.0
+
+    def coverage(self, rows: Sequence[Traffic]) -> str:
+        """What the numbers of some rows rest on."""
+        calls = sum(row.calls_per_step.mean * row.steps_used for row in rows)
+        timed = sum(min(row.calls_with_time or 0, 10**12) for row in rows)
+        run = self.measurement.run
+        world = "?" if run.world_size is None else str(run.world_size)
+        steps = max((row.steps_used for row in rows), default=0)
+        told = f"{timed} calls with time, " if calls else ""
+        return f"{told}{steps} steps, {len(run.ranks) or 1} of {world} ranks"
+
+
+def weight(row: Traffic) -> int:
+    """Ranks that a row speaks for."""
+    return max(1, len(row.ranks))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+class Claims:
+    """The exposed time of each class of ranks, handed out once.
+
+    A row may be claimed once. Rows of a group that run at the same time have no more exposed time together than the
+    group, and all groups no more than the step; so what is handed out never sums to more than the exposed time.
+    """
+
+    def __init__(self, measurement: Measurement) -> None:
+        classes: dict[int, tuple[int, ...]] = {}
+        for row in measurement.traffic:
+            classes.setdefault(row.rank_class, row.ranks)
+        self._weights = {number: max(1, len(ranks)) for number, ranks in classes.items()}
+        self.ranks = sum(self._weights.values())
+        self._left = {number: _exposed_of(measurement, ranks) for number, ranks in classes.items()}
+        self._groups = {
+            (time.rank_class, time.group): float(time.exposed_ns_per_step or 0) for time in measurement.group_time
+        }
+        self._taken: set[int] = set()
+
+    def take(self, rows: Iterable[Traffic], at_most: float | None = None) -> int | None:
+        """Claim the exposed time of rows; returns what is left to claim, mean over the ranks, None for nothing.
+
+        Args:
+            rows: of the measurement itself.
+            at_most: ns, mean over the ranks, where the finding speaks for a part only.
+        """
+        total = 0.0
+        room = float("inf") if at_most is None else max(0.0, at_most)
+        for row in rows:
+            if id(row) in self._taken or row.rank_class not in self._left:
+                continue
+            self._taken.add(id(row))
+            share = self._weights[row.rank_class] / self.ranks
+            key = (row.rank_class, row.group)
+            available = min(
+                float(row.exposed_ns_per_step or 0),
+                self._left[row.rank_class],
+                self._groups.get(key, float("inf")),
+                (room - total) / share,
+            )
+            got = max(0.0, available)
+            self._left[row.rank_class] -= got
+            if key in self._groups:
+                self._groups[key] -= got
+            total += got * share
+        # rounded down, so that roundings never add up to more than there is
+        return int(total) or None
+
+
+def _exposed_of(measurement: Measurement, ranks: tuple[int, ...]) -> float:
+    """Mean exposed communication of a step on these ranks; on all where the trace doesn't tell its rank."""
+    own = [row.exposed_comm_ns for row in measurement.time if not ranks or row.rank in ranks]
+    return sum(own) / len(own) if own else 0.0
+
+
+def finding(code: Code, message: str, **fields: object) -> Finding:
+    """A finding with the word and the severity of its code."""
+    told = {"severity": ABOUT[code].severity, **fields}
+    return Finding(code=code.value, name=code.word, message=message, **told)  # type: ignore[arg-type]
