@@ -1,0 +1,99 @@
+"""Bandwidth by group and size, and what is said beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.measurement.build import group
+from tests.measurement.ranks import US, Rank, meet, world
+from tracelens.many_ranks import LinkUse
+from tracelens.measurement import links
+from tracelens.measurement.alignment import align
+from tracelens.measurement.groups import GroupTable
+from tracelens.measurement.measure import measure
+from tracelens.measurement.skew import time_calls
+from tracelens.summary import LocalGroup
+
+MIB = 1 << 20
+
+
+def uses(ranks: Sequence[Rank], groups: Sequence[LocalGroup], **given: int) -> list[LinkUse]:
+    devices = ("NVIDIA H100 80GB HBM3",)
+    measurement = measure([rank.summary(groups, devices=devices) for rank in ranks], **given)  # type: ignore[arg-type]
+    assert measurement.links is not None
+    return list(measurement.links)
+
+
+def test_bandwidth_is_told_by_size_and_from_transfer_not_from_waiting() -> None:
+    # GIVEN small calls of 4 KiB in 20 us and large ones of 64 MiB in 400 us, with a rank that is always late
+    ranks, groups = world(4)
+    for _ in range(5):
+        ranks[3].work(500 * US)
+        meet(ranks, 20 * US, payload_bytes=4096)
+        ranks[3].work(500 * US)
+        meet(ranks, 400 * US, payload_bytes=64 * MIB)
+    # THEN they are told apart, and 500 us of waiting are in neither
+    small, large = uses(ranks, groups, gpus_per_node=8)
+    assert [(use.from_bytes, use.calls, use.transfer_ns) for use in (small, large)] == [
+        (4096, 5, 20 * US),
+        (64 * MIB, 5, 400 * US),
+    ]
+    assert large.algbw_bytes_per_s == pytest.approx(64 * MIB / 400e-6)
+    assert large.busbw_bytes_per_s == pytest.approx(1.5 * 64 * MIB / 400e-6)
+    # AND the large ones stand beside the line rate of the device, the small ones are said to be latency
+    assert (large.link_bytes_per_s, large.caveats) == (450e9, ())
+    assert large.link_fraction == pytest.approx(1.5 * 64 * MIB / 400e-6 / 450e9)
+    assert small.caveats == (links.SMALL,)
+
+
+def test_across_nodes_no_single_link_is_claimed() -> None:
+    ranks, groups = world(4)
+    meet(ranks, 400 * US, payload_bytes=64 * MIB)
+    [use] = uses(ranks, groups, gpus_per_node=2)
+    bus = 1.5 * 64 * MIB / 400e-6
+    assert (use.spans_nodes, use.link_bytes_per_s, use.link_fraction) == (True, None, None)
+    assert use.caveats == (links.ACROSS_NODES,)
+    # 4 ranks on 2 nodes: a third of the bus bandwidth crosses
+    assert use.inter_node_bytes_per_s == pytest.approx(bus / 3)
+
+
+def test_more_than_the_line_rate_is_explained() -> None:
+    ranks, groups = world(8)
+    meet(ranks, 200 * US, payload_bytes=64 * MIB)
+    [use] = uses(ranks, groups, gpus_per_node=8)
+    assert use.link_fraction is not None
+    assert use.link_fraction > 1
+    assert use.caveats == (links.ABOVE_LINE_RATE,)
+
+
+def test_missing_members_are_said_and_too_few_tell_nothing() -> None:
+    ranks, groups = world(8)
+    meet(ranks, 400 * US, payload_bytes=64 * MIB)
+    [half] = uses(ranks[:4], groups, gpus_per_node=8)
+    assert (half.complete, half.caveats) == (False, (links.INCOMPLETE,))
+    assert uses(ranks[:3], groups, gpus_per_node=8) == []
+
+
+def test_a_given_line_rate_goes_before_the_preset() -> None:
+    pairs = [group("a", (0, 1))]
+    ranks = [Rank(0), Rank(1)]
+    meet(ranks, 100 * US, payload_bytes=MIB)
+    summaries = [rank.summary(pairs) for rank in ranks]
+    table = GroupTable(summaries)
+    alignment = align(summaries, table)
+    assert alignment is not None
+    timed = time_calls(summaries, alignment)
+    [use] = links.measure_links(timed, table.groups(8), ("NVIDIA H100",), 8, {"inside": 25e9})
+    assert use.link_bytes_per_s == 25e9
+
+
+def test_devices_of_several_kinds_have_no_preset() -> None:
+    assert links.INSIDE_NODE
+    ranks, groups = world(2)
+    meet(ranks, 100 * US, payload_bytes=MIB)
+    mixed = [ranks[0].summary(groups, devices=("NVIDIA H100",)), ranks[1].summary(groups, devices=("NVIDIA A100",))]
+    measurement = measure(mixed, gpus_per_node=8)
+    assert measurement.links is not None
+    assert measurement.links[0].link_bytes_per_s is None
