@@ -51,7 +51,7 @@ def _against_ledger(comparison: Comparison, *, every_row: bool) -> list[Line]:
     )
     for text in told:
         lines += _plain(text)
-    merged = _merge(comparison.rows)
+    merged = merge_rows(comparison.rows)
     different = [rows for rows in merged if rows[0].verdict is not Verdict.match]
     alike = [rows for rows in merged if rows[0].verdict is Verdict.match]
     if different:
@@ -84,7 +84,7 @@ def percent_up(fraction: float | None) -> str:
     return "< 0.01 %" if 0 < fraction < 1e-4 else f"{fraction * 100:.2f} %"
 
 
-def _merge(rows: Sequence[ComparisonRow]) -> list[list[ComparisonRow]]:
+def merge_rows(rows: Sequence[ComparisonRow]) -> list[list[ComparisonRow]]:
     """Rows of classes and stages that say the same, in their order."""
     found: dict[tuple[object, ...], list[ComparisonRow]] = {}
     for row in rows:

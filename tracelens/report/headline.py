@@ -20,11 +20,11 @@ _GROUP_LINES = 4
 def headline(document: Document, families: Sequence[Family]) -> list[str]:
     """About ten lines that can be pasted in a chat on their own."""
     return [
-        *_labelled("run", _run(document.run)),
+        *_labelled("run", describe_run(document.run)),
         *_labelled("step" if _has_steps(document.time) else "window", _budget(document.time)),
-        *_labelled("", _spread(document)),
+        *_labelled("", describe_spread(document)),
         *_groups(document, families),
-        *_labelled("coverage", _coverage(document)),
+        *_labelled("coverage", describe_coverage(document)),
         *_labelled("notes", _notes(document)),
     ]
 
@@ -42,7 +42,8 @@ def _labelled(label: str, text: str) -> list[str]:
     )
 
 
-def _run(run: Run) -> str:
+def describe_run(run: Run) -> str:
+    """Ranks, files, backend and devices in a line."""
     size = sum(file.bytes for file in run.files)
     events = sum(file.events for file in run.files)
     parts = [
@@ -89,7 +90,7 @@ def _budget(time: Sequence[StepTime]) -> str:
     return f"{format_time(sum(parts.values()))} = {terms}"
 
 
-def _spread(document: Document) -> str:
+def describe_spread(document: Document) -> str:
     """Over what the budget is a mean, how far its rows lie apart, and how much communication is hidden."""
     time = document.time
     if not time:
@@ -157,7 +158,8 @@ def _weight(sums: Totals) -> tuple[float, float]:
     return (sums.exposed_ns or 0, sums.wire_bytes or 0)
 
 
-def _coverage(document: Document) -> str:
+def describe_coverage(document: Document) -> str:
+    """How many calls the bytes and the times rest on, in a line."""
     coverage = document.run.coverage
     before = sum(row.unlinked_kernels for row in document.traffic)
     parts = [

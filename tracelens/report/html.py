@@ -1,0 +1,245 @@
+"""The report as one HTML file: no network, light and dark, every string of a trace escaped.
+
+Jinja2 is imported when a page is rendered, and no sooner.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tracelens.report import charts, charts_ranks, charts_time, sections, sections_compared, sections_ranks
+from tracelens.report.comparison import percent_down, percent_up
+from tracelens.report.document import Document
+from tracelens.report.families import Family, find_families, find_owners, total_families
+from tracelens.report.headline import describe_coverage, describe_run, describe_spread
+from tracelens.report.lines import Line
+from tracelens.report.table import printable
+from tracelens.report.timeline import StepTimeline
+from tracelens.report.verdict import order_findings, summarize_verdict
+from tracelens.report.waiting import dilation_lines, routing_lines
+from tracelens.results import Comparison, Inference, RunComparison
+from tracelens.units import UNKNOWN, format_bytes, format_percent, format_time
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_PIPELINES = 2
+
+
+class Tile(msgspec.Struct, frozen=True, kw_only=True):
+    """A number to see first."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+def render_html(document: Document, timeline: StepTimeline | None = None) -> str:
+    """The document as a page that needs nothing beside itself.
+
+    Args:
+        document: what to tell.
+        timeline: one step over time, which the document itself does not hold.
+    """
+    environment = _environment()
+    families = find_families(document.groups, world_size=document.run.world_size)
+    style, script = _asset("report.css"), _asset("report.js")
+    return environment.get_template("report.html.jinja").render(
+        document=document,
+        style=_trusted(style),
+        script=_trusted(script),
+        policy=_policy(style, script),
+        verdict=summarize_verdict(document),
+        findings=order_findings(document),
+        run_line=describe_run(document.run),
+        spread_line=describe_spread(document),
+        coverage_line=describe_coverage(document),
+        tiles=_tiles(document, families),
+        **_parts(document, families, timeline),
+    )
+
+
+def _parts(document: Document, families: tuple[Family, ...], timeline: StepTimeline | None) -> dict[str, Any]:
+    """Every chart and table of the page by its name in the template; None where there is nothing to show."""
+    owners = find_owners(families)
+    grids, grids_note = charts_ranks.rank_grids(document, families)
+    pipeline = document.pipeline
+    runs = charts_time.complete_runs(pipeline.runs)[:_PIPELINES] if pipeline else []
+    return {
+        "step_chart": _step_chart(document),
+        "axis_chart": charts.axis_chart(document, families),
+        "budget_chart": charts.budget_chart(document.time),
+        "timeline_chart": None if timeline is None else charts_time.timeline_chart(timeline),
+        "primitive_chart": charts.primitive_chart(document),
+        "sizes_chart": charts.sizes_chart(document),
+        "pipelines": [(charts_time.pipeline_chart(run), sections_ranks.stages_table(run)) for run in runs],
+        "grids": grids,
+        "grids_note": grids_note,
+        "configuration": _configuration(document.inference),
+        "comparison": _comparison(document.comparison),
+        "traffic_table": sections.traffic_table(document, families),
+        "unsized_table": sections.unsized_table(document),
+        "sizes_table": sections.sizes_table(document, families),
+        "groups_table": sections.groups_table(families),
+        "time_table": sections.time_table(document.time),
+        "skew_table": sections_ranks.skew_table(document, owners),
+        "links_table": sections_ranks.links_table(document, owners),
+        "files_table": sections_ranks.files_table(document),
+        "problems_table": sections_ranks.problems_table(document),
+        "remarks": [_text(routing_lines(document.routing)), _text(dilation_lines(document.dilation))],
+    }
+
+
+def _text(lines: list[Line]) -> str:
+    return " ".join(line.text.strip() for line in lines)
+
+
+def _step_chart(document: Document) -> charts.Chart | None:
+    if not document.time:
+        return None
+    mean = sum(row.span_ns for row in document.time) / len(document.time)
+    lane = charts.budget_lane("mean step", document.time, mean)
+    return charts.Chart(label="The mean step", lanes=(lane,), legend=charts.BUDGET)
+
+
+def _tiles(document: Document, families: tuple[Family, ...]) -> list[Tile]:
+    tiles = []
+    if document.time:
+        count = len(document.time)
+        span, exposed, comm, overlap = (
+            sum(getattr(row, name) for row in document.time) / count
+            for name in ("span_ns", "exposed_comm_ns", "comm_ns", "overlap_ns")
+        )
+        part = format_percent(exposed / span if span else None)
+        hidden = format_percent(overlap / comm) if comm else UNKNOWN
+        word = "step" if any(row.step is not None for row in document.time) else "recording"
+        tiles = [
+            Tile(label=word, value=format_time(span), detail="mean of ranks and steps"),
+            Tile(label="exposed communication", value=format_time(exposed), detail=f"{part} of the {word}"),
+            Tile(label="hidden communication", value=hidden, detail=f"of {format_time(comm)}"),
+        ]
+    sent = [sums.wire_bytes for sums in total_families(document, families).values() if sums.wire_bytes is not None]
+    if sent:
+        tiles.append(Tile(label="sent per rank and step", value=format_bytes(_sent(document)), detail="on the wire"))
+    comparison = document.comparison
+    if comparison is not None:
+        label = "bytes explained" if isinstance(comparison, Comparison) else "bytes unchanged"
+        absent = f"{percent_up(comparison.absent_bytes_fraction)} absent"
+        tiles.append(Tile(label=label, value=percent_down(comparison.explained_bytes_fraction), detail=absent))
+    return tiles
+
+
+def _sent(document: Document) -> float:
+    members, ranks = charts.members_of_classes(document.traffic), charts.count_ranks(document.traffic)
+    return sum((row.wire_bytes_per_step or 0) * members[row.rank_class] for row in document.traffic) / ranks
+
+
+# --- what was inferred and compared -----------------------------------------------------------------------
+
+
+class ConfigField(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of the configuration as the page shows it."""
+
+    name: str
+    value: str
+    confidence: str
+    is_open: bool
+    """Whether several values are left."""
+    supports: tuple[str, ...]
+    against: tuple[str, ...]
+
+
+def _configuration(inference: Inference | None) -> dict[str, Any] | None:
+    if inference is None:
+        return None
+    evidence = {entry.field: entry for entry in inference.evidence}
+    fields = []
+    for name in inference.config.__struct_fields__:
+        value, left = getattr(inference.config, name), inference.undetermined.get(name)
+        if value is None and not left:
+            continue
+        entry = evidence.get(name)
+        fields.append(
+            ConfigField(
+                name=name,
+                value=" or ".join(map(_word, left)) if left else _word(value),
+                confidence=format_percent(inference.confidence[name]) if name in inference.confidence else "",
+                is_open=bool(left),
+                supports=entry.supports if entry else (),
+                against=entry.against if entry else (),
+            )
+        )
+    return {"inference": inference, "fields": fields}
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else UNKNOWN if value is None else str(value)
+
+
+def _comparison(comparison: Comparison | RunComparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    if isinstance(comparison, RunComparison):
+        tables = [sections_compared.metrics_table(comparison), sections_compared.runs_table(comparison)]
+        return {"title": "Run against run", "facts": [("base", comparison.base), ("candidate", comparison.candidate)],
+                "tables": tables, "assumptions": ()}  # fmt: skip
+    facts = [
+        ("model", f"{comparison.model or UNKNOWN} ({comparison.sizes_from})"),
+        ("layout", f"{comparison.layout or UNKNOWN} ({comparison.layout_from})"),
+        ("explained", f"{percent_down(comparison.explained_bytes_fraction)} of the measured bytes"),
+        ("absent", f"{percent_up(comparison.absent_bytes_fraction)} of the predicted bytes"),
+        ("bytes unknown", f"in {percent_up(comparison.unsized_time_fraction)} of the communication time"),
+    ]
+    return {"title": "Predicted against measured", "facts": facts, "assumptions": comparison.assumptions,
+            "tables": [sections_compared.comparison_table(comparison)]}  # fmt: skip
+
+
+# --- the page ---------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("tracelens.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_written_out,
+    )
+
+
+def _written_out(value: Any) -> Any:
+    # control characters and those that turn the direction of text; `Markup` is ours and stays as it is
+    return printable(value) if type(value) is str else value
+
+
+def _asset(name: str) -> str:
+    return resources.files("tracelens.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _trusted(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _policy(style: str, script: str) -> str:
+    """A content security policy under which nothing but our own style and script has any effect."""
+    return (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
