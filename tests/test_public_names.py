@@ -8,6 +8,7 @@ import tracelens
 
 # A name leaves this list with a major version; a new one is added here on purpose.
 PUBLIC = [
+    "Inference",
     "Layout",
     "Ledger",
     "Measurement",
@@ -15,6 +16,7 @@ PUBLIC = [
     "RankSummary",
     "TraceLensError",
     "__version__",
+    "infer",
     "load_model",
     "measure",
     "predict",

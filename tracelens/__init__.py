@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tracelens.errors import TraceLensError
+    from tracelens.inference.infer import infer
     from tracelens.ledger.layout import Layout
     from tracelens.ledger.model import ModelSpec
     from tracelens.ledger.model_source import load_model
     from tracelens.ledger.predict import predict
     from tracelens.ledger.results import Ledger
     from tracelens.measurement.measure import measure
-    from tracelens.results import Measurement
+    from tracelens.results import Inference, Measurement
     from tracelens.summary import RankSummary
     from tracelens.trace.summarize import summarize
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Inference",
     "Layout",
     "Ledger",
     "Measurement",
@@ -30,6 +32,7 @@ __all__ = [
     "RankSummary",
     "TraceLensError",
     "__version__",
+    "infer",
     "load_model",
     "measure",
     "predict",
@@ -37,12 +40,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Inference": "tracelens.results",
     "Layout": "tracelens.ledger.layout",
     "Ledger": "tracelens.ledger.results",
     "Measurement": "tracelens.results",
     "ModelSpec": "tracelens.ledger.model",
     "RankSummary": "tracelens.summary",
     "TraceLensError": "tracelens.errors",
+    "infer": "tracelens.inference.infer",
     "load_model": "tracelens.ledger.model_source",
     "measure": "tracelens.measurement.measure",
     "predict": "tracelens.ledger.predict",

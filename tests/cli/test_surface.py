@@ -24,7 +24,7 @@ LAYOUT = {
 }  # fmt: skip
 
 SURFACE: dict[str, set[str]] = {
-    "analyze": READING | MEASURING | OUTPUT | {"--explain"},
+    "analyze": READING | MEASURING | OUTPUT | {"--explain", "--blind"},
     "summarize": READING | {"-o", "--output", "--force"},
     "diff": LAYOUT
     | READING

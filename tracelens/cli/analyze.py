@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from tracelens.checks.find import find
 from tracelens.cli.options import (
     Measuring,
     Reading,
+    blind_option,
     explain_option,
     measuring_options,
     output_options,
@@ -14,6 +16,8 @@ from tracelens.cli.options import (
 )
 from tracelens.cli.output import Format, Output
 from tracelens.cli.reading import read
+from tracelens.inference.infer import reason
+from tracelens.inference.labels import label_measurement
 from tracelens.measurement.measure import measure
 from tracelens.report.document import make_document
 from tracelens.report.json import render_json
@@ -25,21 +29,29 @@ from tracelens.report.terminal import render_text
 @measuring_options
 @output_options
 @explain_option
-def command(*, reading: Reading, measuring: Measuring, output: Output, explain: bool) -> None:
-    """Read traces and report what was communicated.
+@blind_option
+def command(*, reading: Reading, measuring: Measuring, output: Output, explain: bool, blind: bool) -> None:
+    """Read traces and report what was communicated, and the layout behind it.
 
     PATH is a trace (.json, .json.gz, .json.zst), a summary (.tracelens), a folder or a glob; any subset of
     the ranks of one job will do.
 
     Exit codes: 0 fine, 2 nothing could be read.
     """
+    summaries = read(reading)
     measurement = measure(
-        read(reading),
+        summaries,
         steps=measuring.steps,
         per_rank=measuring.per_rank,
         gpus_per_node=measuring.gpus_per_node,
     )
-    document = make_document(measurement)
+    reasoning = reason(summaries.ranks, blind=blind)
+    labelled = label_measurement(measurement, reasoning)
+    document = make_document(
+        labelled,
+        inference=reasoning.inference,
+        findings=find(labelled, reasoning.inference),
+    )
     if output.format is Format.json:
         output.write(render_json(document))
         return

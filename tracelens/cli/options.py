@@ -140,3 +140,7 @@ def output_options(function: F) -> F:
 
 
 explain_option = click.option("--explain", is_flag=True, help="Show what every number rests on, and every row.")
+
+blind_option = click.option(
+    "--blind", is_flag=True, help="Let no name of a group, label or annotation count when the layout is worked out."
+)

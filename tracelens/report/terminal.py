@@ -12,7 +12,9 @@ from rich.text import Text
 from tracelens.report.comparison import comparison_lines
 from tracelens.report.document import Document
 from tracelens.report.families import Family, find_families, find_owners, format_stride, label_rows
+from tracelens.report.findings import finding_lines
 from tracelens.report.headline import headline
+from tracelens.report.inference import inference_lines
 from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, titled_table
 from tracelens.report.pipeline import pipeline_lines
 from tracelens.report.table import WIDTH, Column
@@ -41,7 +43,8 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
     lines = [Line(text) for text in headline(document, families)]
     sections = [
         comparison_lines(document.comparison, every_row=every_row),
-        _findings(document),
+        finding_lines(document.findings, explain=explain),
+        inference_lines(document.inference, explain=explain),
         _groups(families, every_row=every_row),
         traffic_tables(labelled, every_row=every_row),
         evidence_table(labelled) if explain else [],
@@ -173,17 +176,6 @@ def _or_unknown(number: int | None) -> str:
 
 
 # --- notes ------------------------------------------------------------------------------------------------
-
-
-def _findings(document: Document) -> list[Line]:
-    if not document.findings:
-        return []
-    lines = [Line("Findings", TITLE)]
-    for finding in document.findings:
-        lines += note(f"{finding.severity} {finding.code}: {finding.message}")
-        if finding.hint:
-            lines += note(f"hint: {finding.hint}")
-    return lines
 
 
 def _skipped(document: Document, *, every_row: bool) -> list[Line]:

@@ -1,0 +1,127 @@
+"""The groups and rows of a measurement under the axes that inference found for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tracelens.inference.infer import Reasoning
+from tracelens.inference.job import Job
+from tracelens.inference.roles import Role
+from tracelens.measurement.axes import label_groups
+from tracelens.results import Group, Inference, Measurement
+from tracelens.topology import Axis
+
+_PLAIN: dict[Role, Axis] = {
+    Role.tensor: Axis.tp,
+    Role.batch: Axis.tp,
+    Role.context: Axis.cp,
+    Role.experts: Axis.ep,
+    Role.pipeline: Axis.pp,
+    Role.tables: Axis.embedding_table,
+    Role.tied: Axis.embedding_grad,
+    Role.shard_grads: Axis.dp_replicate,
+}
+_LEAST = 0.5
+
+
+@dataclass(slots=True)
+class _Label:
+    """What a group was seen to be used for."""
+
+    roles: dict[Axis, float] = field(default_factory=dict)
+
+    def add(self, axis: Axis, confidence: float) -> None:
+        self.roles[axis] = max(self.roles.get(axis, 0.0), confidence)
+
+
+def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measurement:
+    """Give groups their axis, the axes that they flatten, their roles and a confidence; rows the axis of their group.
+
+    Groups without traffic of their own, and copies of a group at other ranks, go by their mesh.
+    """
+    labels = _labels_by_ranks(reasoning)
+    groups = tuple(_labelled(group, labels.get(_identity(group)), reasoning.inference) for group in measurement.groups)
+    axis_of = {group.id: group.axis for group in groups}
+    traffic = tuple(
+        row if row.group is None else msgspec.structs.replace(row, axis=axis_of.get(row.group))
+        for row in measurement.traffic
+    )
+    labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic)
+    return label_groups(labelled, reasoning.inference.axes)
+
+
+def _identity(group: Group) -> object:
+    return group.ranks if group.ranks is not None else (group.names, group.size)
+
+
+def _labels_by_ranks(reasoning: Reasoning) -> dict[object, _Label]:
+    """Labels of the groups seen, and of their copies: the same mesh is used alike at all ranks of a class."""
+    labels: dict[object, _Label] = {}
+    job = reasoning.job
+    dense = {s.group.size for s in reasoning.data.shard}
+    for view, uses in zip(job.views, job.uses, strict=True):
+        for use in uses:
+            if use.confidence < _LEAST:
+                continue
+            group = view.groups[use.group]
+            axis = _PLAIN.get(use.role) or _data_axis(
+                use.role, dense=group.size in dense, inference=reasoning.inference
+            )
+            name = tuple(sorted(group.ranks)) if group.ranks is not None else ((str(group.key[1]),), group.size)
+            for key in (name, ("mesh", group.mesh) if group.mesh else name):
+                labels.setdefault(key, _Label()).add(axis, use.confidence)
+    return labels | _copies(job, labels)
+
+
+def _copies(job: Job, labels: dict[object, _Label]) -> dict[object, _Label]:
+    """Labels of the other ranks' groups, whose members were seen only as copies of a class."""
+    found: dict[object, _Label] = {}
+    for view in job.views:
+        for group in view.groups:
+            key = tuple(sorted(group.ranks)) if group.ranks is not None else None
+            if key is not None and key not in labels and ("mesh", group.mesh) in labels:
+                found[key] = labels["mesh", group.mesh]
+    return found
+
+
+def _data_axis(role: Role, *, dense: bool, inference: Inference) -> Axis:
+    if not dense:
+        return Axis.expert_dp
+    if role is Role.grads:
+        return Axis.dp_replicate
+    return Axis.dp_shard
+
+
+def _labelled(group: Group, label: _Label | None, inference: Inference) -> Group:
+    if label is None or not label.roles:
+        return group
+    ordered = sorted(label.roles, key=lambda axis: -label.roles[axis])
+    main = ordered[0] if len(ordered) == 1 else _main_of(ordered)
+    return msgspec.structs.replace(
+        group,
+        axis=main,
+        axes=_flattened(group, main, inference),
+        roles=tuple(ordered) if len(ordered) > 1 else (),
+        confidence=round(label.roles[main], 3),
+    )
+
+
+def _main_of(axes: Sequence[Axis]) -> Axis:
+    """Of several uses of one group the one that says most about its ranks."""
+    for axis in (Axis.tp, Axis.cp, Axis.dp_shard, Axis.dp_replicate, Axis.ep):
+        if axis in axes:
+            return axis
+    return axes[0]
+
+
+def _flattened(group: Group, main: Axis, inference: Inference) -> tuple[Axis, ...]:
+    """dp_shard and cp where parameters are sharded over both."""
+    config = inference.config
+    if main in (Axis.dp_shard, Axis.dp_replicate) and config.cp is not None and config.cp > 1 and group.size:
+        own = config.dp_shard if main is Axis.dp_shard else config.dp
+        if own is not None and own * config.cp == group.size:
+            return (main, Axis.cp) if own > 1 else (Axis.cp,)
+    return (main,)

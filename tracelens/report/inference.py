@@ -1,0 +1,121 @@
+"""The configuration behind the traffic: one line that can be pasted, then a row per field."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from tracelens.report.lines import PLAIN, TITLE, Line, note, titled_table
+from tracelens.report.table import WIDTH, Column, printable
+from tracelens.results import Inference, InferredConfig
+
+_COLUMNS = [
+    Column("field", is_name=True),
+    Column("value", is_name=True),
+    Column("confidence"),
+    Column("decisive evidence", is_name=True),
+]
+_FOLLOWS = frozenset({"param_shard_degree", "grad_shard_degree", "optim_shard_degree", "world_size"})
+"""Fields that follow from others: shown with --explain."""
+_BECAUSE = 54
+
+
+def inference_lines(inference: Inference | None, *, explain: bool = False) -> list[Line]:
+    """The section of the report; [] without an inference.
+
+    Args:
+        inference: what was worked out.
+        explain: every field with all that speaks for and against it.
+    """
+    if inference is None:
+        return []
+    title = f"Layout, worked out from the traffic ({inference.workload}, {inference.status})"
+    lines = [Line(title, TITLE)]
+    if inference.launcher_line:
+        lines += _wrapped(inference.launcher_line)
+    rows = _rows(inference, explain=explain)
+    if rows:
+        lines += titled_table(_counted(inference), _COLUMNS, rows)
+    for name, left in inference.undetermined.items():
+        lines += note(f"{name} is open: {_choices(left)}{_doubt(inference, name)}")
+    lines += [line for text in inference.would_decide for line in note(f"would decide: {text}", style=PLAIN)]
+    if explain:
+        lines += _evidence(inference)
+        lines += _primitives(inference)
+    return lines
+
+
+def _counted(inference: Inference) -> str:
+    return (
+        f"{inference.constraints_checked} constraints hold, {inference.free_parameters} unknowns were solved for"
+        if inference.free_parameters
+        else "Fields"
+    )
+
+
+def _rows(inference: Inference, *, explain: bool) -> list[list[str]]:
+    because = {entry.field: entry.supports for entry in inference.evidence}
+    rows = []
+    for name in InferredConfig.__struct_fields__:
+        value = getattr(inference.config, name)
+        if value is None or (not explain and (name in _FOLLOWS or _says_little(name, value))):
+            continue
+        reason = (because.get(name) or ("",))[0]
+        rows.append([name, _word(value), f"{inference.confidence.get(name, 0):.2f}", _shortened(reason)])
+    return rows
+
+
+def _says_little(name: str, value: Any) -> bool:
+    """Ones and noes of axes that are not there."""
+    return name not in ("tp", "pp", "dp", "sharding") and value is not True and value in (1, "none", False)
+
+
+def _word(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _shortened(text: str) -> str:
+    plain = printable(text)
+    return plain if len(plain) <= _BECAUSE else plain[: _BECAUSE - 1].rstrip() + "…"
+
+
+def _choices(values: Sequence[Any]) -> str:
+    return " or ".join(_word(value) for value in values)
+
+
+def _doubt(inference: Inference, name: str) -> str:
+    entry = next((entry for entry in inference.evidence if entry.field == name), None)
+    return f" ({entry.against[0]})" if entry is not None and entry.against else ""
+
+
+def _evidence(inference: Inference) -> list[Line]:
+    lines = [Line("Evidence", TITLE)]
+    for entry in inference.evidence:
+        lines += [line for text in entry.supports for line in note(f"{entry.field}: {text}", style=PLAIN)]
+        lines += [line for text in entry.against for line in note(f"{entry.field}, against: {text}")]
+    return lines
+
+
+def _primitives(inference: Inference) -> list[Line]:
+    if not inference.primitives:
+        return []
+    columns = [Column("primitive", is_name=True), Column("bytes"), Column("points at", is_name=True)]
+    rows = [
+        [
+            str(share.primitive),
+            "?" if share.wire_bytes_pct is None else f"{share.wire_bytes_pct:.1f} %",
+            share.points_at,
+        ]
+        for share in inference.primitives
+    ]
+    return titled_table("What each primitive points at", columns, rows)
+
+
+def _wrapped(text: str) -> list[Line]:
+    return [
+        Line(line)
+        for line in textwrap.wrap(
+            text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+        )
+    ]
