@@ -10,10 +10,10 @@ from tests.ledger.test_framework_traces import LAYOUTS, model_of
 from tracelens.cli.sides import Side
 from tracelens.comparison.compare import Expectation
 from tracelens.engine import summarize_all
-from tracelens.inference.infer import infer
+from tracelens.inference.infer import reason
+from tracelens.inference.labels import label_measurement
 from tracelens.ledger.layout import Layout
 from tracelens.ledger.model import ModelSpec
-from tracelens.measurement.axes import label_groups
 from tracelens.measurement.measure import measure
 from tracelens.trace.discover import discover
 
@@ -24,8 +24,8 @@ CASES = tuple(LAYOUTS)
 def read_case(folder: Path) -> Side:
     """Summaries, measurement and inference of a folder."""
     ranks = summarize_all(discover([str(folder)])).ranks
-    inference = infer(ranks)
-    return Side(label_groups(measure(ranks), inference.axes), inference, ranks, None, folder.name)
+    reasoning = reason(ranks)
+    return Side(label_measurement(measure(ranks), reasoning), reasoning.inference, ranks, None, folder.name)
 
 
 def case_folder(traces: Path, case: str) -> Path:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from tracelens.checks.codes import ABOUT, Code
+from tracelens.collectives import Primitive
 from tracelens.results import Comparison, Finding, Group, Inference, Measurement, SizeRow, Traffic
 from tracelens.topology import Axis
 
+_FLOATS = frozenset({"fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2"})
 DATA_AXES = frozenset({Axis.dp, Axis.dp_shard, Axis.dp_replicate, Axis.expert_dp})
 
 
@@ -39,11 +41,15 @@ class Facts:
         return _mean([row.exposed_comm_ns for row in self.measurement.time])
 
     def axis_of(self, row: Traffic | SizeRow) -> Axis | None:
-        """What a row of traffic is for: the axis of its group."""
-        own = row.axis if isinstance(row, Traffic) else None
-        if own is not None or row.group is None or row.group not in self.groups:
-            return own
-        return self.groups[row.group].axis
+        """What a row of traffic is for; in a group with several roles, all-to-alls and integers are the experts'."""
+        group = self.groups.get(row.group or "")
+        if group is None:
+            return row.axis if isinstance(row, Traffic) else None
+        if Axis.ep not in group.roles or len(group.roles) == 1:
+            return group.axis
+        if row.primitive is Primitive.all_to_all or row.dtype not in _FLOATS:
+            return Axis.ep
+        return next((axis for axis in group.roles if axis in DATA_AXES), group.axis)
 
     def rows(self, wanted: Callable[[Traffic], bool]) -> list[Traffic]:
         """The rows of traffic that fit."""
@@ -88,10 +94,17 @@ class Claims:
         self._weights = {number: max(1, len(ranks)) for number, ranks in classes.items()}
         self.ranks = sum(self._weights.values())
         self._left = {number: _exposed_of(measurement, ranks) for number, ranks in classes.items()}
-        self._groups = {
-            (time.rank_class, time.group): float(time.exposed_ns_per_step or 0) for time in measurement.group_time
-        }
+        self._meshes = {group.id: group.mesh for group in measurement.groups}
+        self._groups: dict[object, float] = {}
+        for time in measurement.group_time:
+            key = self._key(time.rank_class, time.group)
+            self._groups[key] = self._groups.get(key, 0.0) + (time.exposed_ns_per_step or 0)
         self._taken: set[int] = set()
+
+    def _key(self, number: int, group: str | None) -> object:
+        """Ranks of a class are in groups of their own, which a row tells of as one: those of equal mesh."""
+        mesh = None if group is None else self._meshes.get(group)
+        return (number, mesh if mesh is not None else group)
 
     def take(self, rows: Iterable[Traffic], at_most: float | None = None) -> int | None:
         """Claim the exposed time of rows; returns what is left to claim, mean over the ranks, None for nothing.
@@ -107,7 +120,7 @@ class Claims:
                 continue
             self._taken.add(id(row))
             share = self._weights[row.rank_class] / self.ranks
-            key = (row.rank_class, row.group)
+            key = self._key(row.rank_class, row.group)
             available = min(
                 float(row.exposed_ns_per_step or 0),
                 self._left[row.rank_class],

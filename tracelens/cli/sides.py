@@ -10,8 +10,8 @@ import msgspec
 from tracelens.cli.options import Measuring, Reading
 from tracelens.cli.reading import read
 from tracelens.errors import UsageError
-from tracelens.inference.infer import infer
-from tracelens.measurement.axes import label_groups
+from tracelens.inference.infer import reason
+from tracelens.inference.labels import label_measurement
 from tracelens.measurement.measure import measure
 from tracelens.report.saved import is_saved, load_document, measurement_of
 from tracelens.results import Comparison, Inference, Measurement, RunComparison
@@ -49,8 +49,8 @@ def read_side(reading: Reading, measuring: Measuring) -> Side:
     )
     read_ranks = set(measurement.run.ranks)
     ranks = tuple(one for one in summaries.ranks if not read_ranks or one.rank in read_ranks)
-    inference = infer(ranks)
-    return Side(label_groups(measurement, inference.axes), inference, ranks, None, name)
+    reasoning = reason(ranks)
+    return Side(label_measurement(measurement, reasoning), reasoning.inference, ranks, None, name)
 
 
 def with_paths(reading: Reading, paths: Sequence[str]) -> Reading:

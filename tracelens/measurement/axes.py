@@ -70,15 +70,15 @@ def _label(group: Group, meshes: dict[Mesh, list[tuple[Axis, ...]]], world: int 
     roles = tuple(names[0] for names in uses if len(names) == 1)
     return msgspec.structs.replace(
         group,
-        axis=first[0] if len(first) == 1 else _together(first),
+        axis=first[0] if len(first) == 1 else _together(first, is_world=group.size == world),
         axes=first,
         roles=roles if len(roles) > 1 else (),
     )
 
 
-def _together(axes: tuple[Axis, ...]) -> Axis:
+def _together(axes: tuple[Axis, ...], *, is_world: bool) -> Axis:
     if set(axes) <= _DATA:
         return Axis.dp
     if set(axes) <= _DATA | {Axis.cp}:
         return Axis.dp_shard
-    return Axis.mixed
+    return Axis.world if is_world else Axis.mixed

@@ -1,0 +1,30 @@
+"""The findings for a terminal: what is bad, its numbers, and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.report.lines import TITLE, Line, note, plural
+from tracelens.results import Finding
+from tracelens.units import format_time
+
+
+def finding_lines(findings: Sequence[Finding], *, explain: bool) -> list[Line]:
+    """Every finding with its hint; with `explain` also what it claims and what it rests on."""
+    if not findings:
+        return []
+    lines = [Line(f"Findings ({plural(len(findings), 'finding')})", TITLE)]
+    for finding in findings:
+        title = finding.code if finding.name is None else f"{finding.code} {finding.name}"
+        lines += note(f"{finding.severity} {title}: {finding.message}")
+        if finding.hint:
+            lines += _below(f"try: {finding.hint}")
+        if explain and finding.claimed_ns is not None:
+            lines += _below(f"speaks for {format_time(finding.claimed_ns)} of exposed time in a step")
+        if explain and finding.coverage:
+            lines += _below(f"rests on {finding.coverage}")
+    return lines
+
+
+def _below(text: str) -> list[Line]:
+    return [Line(f"  {line.text}") for line in note(text)]
