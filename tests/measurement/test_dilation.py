@@ -71,7 +71,8 @@ def test_kernels_are_counted_on_the_side_on_which_they_ran() -> None:
     lengths = [(0, 100), (200, 300), (400, 500), (600, 700)]
     compute = pl.DataFrame(
         {
-            "name": [0] * 4, "grid": [1] * 4, "external_id": [1] * 4, "correlation": [9] * 4, "is_matmul": [True] * 4, "is_comm": [False] * 4,
+            "name": [0] * 4, "grid": [1] * 4, "external_id": [1] * 4, "correlation": [9] * 4, "is_matmul": [True] * 4,
+            "is_comm": [False] * 4,
             "work": [int(GpuWork.kernel)] * 4,
             "start_ns": [start for start, _ in lengths], "end_ns": [end for _, end in lengths],
         },
