@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from tracelens.capture import dry_run
 from tracelens.capture.traffic import DryRun
@@ -156,6 +157,29 @@ def test_groups_carry_the_names_of_their_mesh() -> None:
     result = dry_run(step, setup=setup, world_size=8, ranks=(5,))
     found = {(group.descriptions, group.ranks, group.mesh) for group in result.groups}
     assert found == {(("mesh_tp",), (4, 5, 6, 7), ((4, 1),)), (("mesh_dp",), (1, 5), ((2, 4),))}
+
+
+def test_a_pipeline_stage_learns_its_shapes_from_stages_that_run_before_it() -> None:
+    entered: list[int] = []
+
+    def setup() -> Any:
+        rank = dist.get_rank()
+        entered.append(rank)
+        # widths 8 -> 16 -> 32 -> 64: no stage takes what it gives
+        stage = PipelineStage(nn.Linear(8 << rank, 16 << rank), rank, 3, torch.device("cpu"))
+        return Schedule1F1B(stage, n_microbatches=4, loss_fn=lambda out, y: out.sum())
+
+    def step(schedule: Any) -> None:
+        batch = torch.randn(4, 8)
+        inputs = (batch,) if dist.get_rank() == 0 else ()
+        schedule.step(*inputs, **({"target": batch} if dist.get_rank() == 2 else {}))
+
+    result = dry_run(step, setup=setup, world_size=3, ranks=(2,))
+
+    # rank 2 waits for 1, and 1 for 0
+    assert entered == [2, 1, 0, 1, 2]
+    payloads = {(row.primitive, row.calls_per_step.mean, row.payload_bytes_per_step) for row in result.traffic}
+    assert payloads == {("recv", 4, 4 * 32 * 4), ("send", 4, 4 * 32 * 4)}
 
 
 def test_ranks_outside_the_world_are_refused() -> None:

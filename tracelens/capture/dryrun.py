@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from tracelens.capture.calls import Call, CallObserver
 from tracelens.capture.fakeworld import FakeWorld, answer_locally, fake_world
+from tracelens.capture.stages import Shapes, run_with_stages
 from tracelens.capture.steps import EnoughSteps, StepTracker
 from tracelens.capture.traffic import DryRun, RankCalls
 from tracelens.errors import UsageError
@@ -102,9 +103,13 @@ def dry_run(
             tracker.step = step
             step_fn(state)
 
-    worlds = [FakeWorld(world_size=world_size, rank=rank, fake_tensors=fake_tensors) for rank in ranks]
-    recorded = [rehearse(run, world, StepTracker(counts=False), warmup=steps[0]) for world in worlds]
-    return DryRun(world_size=world_size, ranks=tuple(recorded))
+    shapes: Shapes = {}
+
+    def run_as(rank: int) -> RankCalls:
+        world = FakeWorld(world_size=world_size, rank=rank, fake_tensors=fake_tensors, stage_shapes=shapes)
+        return rehearse(run, world, StepTracker(counts=False), warmup=steps[0])
+
+    return DryRun(world_size=world_size, ranks=tuple(run_with_stages(run_as, rank) for rank in ranks))
 
 
 def rehearse(

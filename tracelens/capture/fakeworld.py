@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tracelens.capture.calls import Call
+from tracelens.capture.stages import Shapes, stage_patches
 from tracelens.collectives import Primitive
 from tracelens.errors import UsageError
 
@@ -33,6 +34,8 @@ class FakeWorld(msgspec.Struct, frozen=True, kw_only=True):
     gpus_per_node: int = 8
     fake_tensors: bool = True
     """Tensors without memory or values; False for code whose traffic depends on values, such as a router."""
+    stage_shapes: Shapes = {}
+    """What pipeline stages that ran before told of their outputs; this rank's are added."""
 
 
 @contextlib.contextmanager
@@ -113,18 +116,11 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
         (dist, "init_process_group", _checked_init(world.world_size)),
         (dist, "destroy_process_group", nothing),
         (dist, "new_group", new_group),
-        (dist, "recv_object_list", _no_object),
         (dist.distributed_c10d, "_object_to_tensor", object_to_tensor),
         (DeviceMesh, "__init__", mesh),
         (torch.autocast, "__init__", autocast),
+        *stage_patches(world.stage_shapes),
     ]
-
-
-def _no_object(*args: Any, **kwargs: Any) -> None:
-    raise UsageError(
-        "the program waits for an object that another rank would send",
-        hint="a PipelineStage needs none if it is given input_args and output_args",
-    )
 
 
 def _apply_by_rebinding() -> Callable[..., Any]:
@@ -242,8 +238,6 @@ def answer_locally(call: Call, func: Any, args: Sequence[Any], kwargs: dict[str,
         return func(*args, **kwargs)
     if call.primitive is Primitive.barrier and func._schema.name.endswith("monitored_barrier_"):
         return None
-    if call.primitive is Primitive.recv:
-        _agree(_flat(args[0]))
     outputs, inputs = args[0], args[1] if call.primitive in _TWO_BUFFERS else args[0]
     if call.primitive in _TWO_BUFFERS:
         _mirror(_flat(outputs), _flat(inputs))
@@ -274,13 +268,6 @@ def _mirror(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> 
                 continue
             repeats = -(-output.numel() // source.numel())
             output.copy_(source.repeat(repeats)[: output.numel()].view(output.shape))
-
-
-def _agree(received: Sequence[torch.Tensor]) -> None:
-    """Integers received are ones: the stages of a pipeline vote by them, and so all vote yes."""
-    for tensor in received:
-        if not tensor.is_floating_point():
-            tensor.fill_(1)
 
 
 def _flat(tensors: Any) -> list[torch.Tensor]:

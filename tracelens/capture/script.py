@@ -16,6 +16,7 @@ import msgspec
 from tracelens.capture.dryrun import check_ranks, rehearse
 from tracelens.capture.fakeworld import FakeWorld
 from tracelens.capture.processes import ProcessError, workers
+from tracelens.capture.stages import Shapes, UnknownShapes, run_with_stages
 from tracelens.capture.steps import StepTracker
 from tracelens.capture.traffic import DryRun, RankCalls
 from tracelens.errors import InputError
@@ -38,24 +39,33 @@ class _Assignment(msgspec.Struct, frozen=True, kw_only=True):
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     calls: RankCalls | None = None
     error: str | None = None
+    stage_shapes: Shapes = {}
+    waits_for: int | None = None
+    """Rank whose pipeline stage has to run first."""
 
 
-def dry_run_script(script: Script, worlds: Sequence[FakeWorld]) -> DryRun:
+def dry_run_script(script: Script, world: FakeWorld, ranks: Sequence[int]) -> DryRun:
     """Run a script as some ranks of a job that does not exist, and note what it would send.
 
     Args:
         script: what to run.
-        worlds: the rank to be in each run; all of one world size.
+        world: the job that does not exist.
+        ranks: the ranks of it to be, one after the other.
 
     Raises:
         InputError: there is no such script.
         ProcessError: the script failed; the message has its own error.
         UsageError: a rank outside the world.
     """
-    check_ranks([world.rank for world in worlds], worlds[0].world_size)
+    check_ranks(ranks, world.world_size)
     if not Path(script.path).is_file():
         raise InputError(f"no script `{script.path}`")
-    return DryRun(world_size=worlds[0].world_size, ranks=tuple(_run_as_rank(script, world) for world in worlds))
+
+    def run_as(rank: int) -> RankCalls:
+        return _run_as_rank(script, msgspec.structs.replace(world, rank=rank))
+
+    calls = tuple(run_with_stages(run_as, rank) for rank in ranks)
+    return DryRun(world_size=world.world_size, ranks=calls)
 
 
 def _run_as_rank(script: Script, world: FakeWorld) -> RankCalls:
@@ -65,6 +75,9 @@ def _run_as_rank(script: Script, world: FakeWorld) -> RankCalls:
         workers(_run_script, [assignment], Path(scratch)) as (worker,),
     ):
         answer = worker.receive(what=f"`{script.path}` as rank {world.rank}")
+    world.stage_shapes.update(answer.stage_shapes)
+    if answer.waits_for is not None:
+        raise UnknownShapes(answer.waits_for)
     if answer.calls is None:
         raise ProcessError(f"`{script.path}` failed as rank {world.rank}\n{answer.error}", hint=_hint(answer.error))
     return answer.calls
@@ -89,7 +102,9 @@ def _run_script(assignment: _Assignment, results: Any) -> None:
             tracker,
             warmup=script.steps[0],
         )
-        results.send(_Answer(calls=calls))
+        results.send(_Answer(calls=calls, stage_shapes=assignment.world.stage_shapes))
+    except UnknownShapes as unknown:
+        results.send(_Answer(waits_for=unknown.rank))
     except (Exception, SystemExit) as error:
         # whatever the script raises is its user's to see
         results.send(_Answer(error=_own_traceback(error, script.path)))

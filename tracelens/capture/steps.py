@@ -6,10 +6,10 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.distributed._tools.mod_tracker import ModTracker
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tracelens.capture.calls import Call
+from tracelens.capture.modules import ModuleTracker
 from tracelens.collectives import Primitive
 from tracelens.results import Phase
 
@@ -33,14 +33,14 @@ class StepTracker:
         self.step: int | None = None
         self._last_step = last_step
         self._counts = counts
-        self._modules = ModTracker()
+        self._modules = ModuleTracker()
         self._in_optimizer = False
         self._after_optimizer = False
         self._after_backward = False
         self._handles: list[Any] = []
 
     def __enter__(self) -> StepTracker:
-        self._modules.__enter__()
+        self._modules.start()
         self._handles = [
             torch.nn.modules.module.register_module_forward_pre_hook(self._on_forward),
             register_optimizer_step_pre_hook(self._on_optimizer),
@@ -53,13 +53,13 @@ class StepTracker:
     ) -> None:
         for handle in self._handles:
             handle.remove()
-        self._modules.__exit__(kind, error, trace)
+        self._modules.stop()
 
     def place(self, call: Call) -> tuple[int | None, Phase | None, str | None]:
         """Step, phase and module of a call that is issued now."""
         if call.primitive in (Primitive.send, Primitive.recv):
             self._begin_step()
-        return self.step, self._phase(call), self._module()
+        return self.step, self._phase(call), self._modules.innermost
 
     def _phase(self, call: Call) -> Phase | None:
         if torch._C._current_graph_task_id() != -1:
@@ -67,22 +67,12 @@ class StepTracker:
             return Phase.backward
         if self._in_optimizer:
             return Phase.optimizer
-        if self._is_in_module():
+        if self._modules.is_forward:
             return Phase.forward
         if call.primitive in (Primitive.send, Primitive.recv) or self.step is None:
             return None
         # a loss is computed before the backward pass, a gradient norm after it, both outside of any module
         return Phase.optimizer if self._after_backward else Phase.forward
-
-    def _is_in_module(self) -> bool:
-        return len(self._modules.parents) > 1 and not self._modules.is_bw
-
-    def _module(self) -> str | None:
-        names = self._modules.parents - {"Global"}
-        if not names:
-            return None
-        innermost: str = max(names, key=lambda name: (name.count("."), name))
-        return innermost.partition(".")[2] or innermost
 
     def _on_forward(self, module: torch.nn.Module, args: Any) -> None:
         if torch._C._current_graph_task_id() == -1:

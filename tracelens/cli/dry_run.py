@@ -83,11 +83,8 @@ def command(  # noqa: PLR0913 - click hands over one argument per option
     from tracelens.capture.fakeworld import FakeWorld
     from tracelens.capture.script import Script, dry_run_script
 
-    worlds = [
-        FakeWorld(world_size=world_size, rank=rank, gpus_per_node=gpus_per_node, fake_tensors=not real_tensors)
-        for rank in ranks
-    ]
-    result = dry_run_script(Script(path=script, arguments=arguments, steps=steps), worlds)
+    world = FakeWorld(world_size=world_size, rank=0, gpus_per_node=gpus_per_node, fake_tensors=not real_tensors)
+    result = dry_run_script(Script(path=script, arguments=arguments, steps=steps), world, ranks)
     for rank in result.ranks:
         if rank.steps and rank.steps[0] < steps[0]:
             click.echo(f"warning: rank {rank.rank} ended early; step {rank.steps[0]} is counted", err=True)
