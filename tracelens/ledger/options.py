@@ -126,6 +126,8 @@ class DeepSpeedOptions(Choices, frozen=True, kw_only=True, tag="deepspeed"):
     """DeepSpeed ZeRO; the defaults are those of `runtime/zero/config.py`."""
 
     reduce_bucket_elements: int = 500_000_000
+    overlap_comm: bool = False
+    """Reduce from hooks during backward at level 1 too."""
     multi_rank_bucket_allreduce: bool = True
     """`use_multi_rank_bucket_allreduce`: ZeRO-1 and 2 all-reduce the whole bucket."""
     persistence_threshold: int = 100_000

@@ -42,7 +42,9 @@ class Sized:
     elements: int
 
 
-def gradients(model: ModelSpec, stage: StagePlan, sizes: Bindings, *, experts: bool) -> list[Sized]:
+def gradients(
+    model: ModelSpec, stage: StagePlan, sizes: Bindings, *, experts: bool, registered: bool = False
+) -> list[Sized]:
     """The gradients of one pipeline rank as backward finishes them, last layer first.
 
     Args:
@@ -50,13 +52,15 @@ def gradients(model: ModelSpec, stage: StagePlan, sizes: Bindings, *, experts: b
         stage: which layers.
         sizes: numbers for the formulas.
         experts: take the routed experts in too.
+        registered: as the modules are defined instead, first layer first.
     """
     ordered: list[Tensor] = []
     if stage.has_embedding:
         ordered += embedding_tensors(model)
     for chunk in stage.chunks:
         for layer in range(chunk.first_layer, chunk.first_layer + chunk.layers):
-            ordered += sorted(block_tensors(model, moe=model.is_moe_layer(layer)), key=_use)
+            tensors = block_tensors(model, moe=model.is_moe_layer(layer))
+            ordered += tensors if registered else sorted(tensors, key=_use)
     if stage.has_head:
         ordered += head_tensors(model)
     chosen = [tensor for tensor in ordered if experts or tensor.part is not Part.experts]
@@ -64,7 +68,7 @@ def gradients(model: ModelSpec, stage: StagePlan, sizes: Bindings, *, experts: b
     for tensor in chosen:
         if tensor not in cache:
             cache[tensor] = Sized(tensor.local_size, int(tensor.local_size.evaluate(sizes)))
-    return [cache[tensor] for tensor in reversed(chosen)]
+    return [cache[tensor] for tensor in (chosen if registered else reversed(chosen))]
 
 
 def _use(tensor: Tensor) -> tuple[int, int]:

@@ -33,6 +33,8 @@ STAGE3_SOURCE = "DeepSpeed runtime/zero/stage3.py, partitioned_param_coordinator
 ENGINE_SOURCE = "DeepSpeed runtime/engine.py buffered_allreduce_fallback"
 ULYSSES_SOURCE = "DeepSpeed sequence/layer.py _SeqAllToAll"
 MOE_SOURCE = "DeepSpeed moe/sharded_moe.py MOELayer"
+ENGINE_BUCKET = 500_000_000.0
+"""Elements of a bucket of level 0; no option changes it."""
 AR, AG, RS = Primitive.all_reduce, Primitive.all_gather, Primitive.reduce_scatter
 
 
@@ -44,7 +46,9 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[T
         yield from _padded_experts(model, layout)
     if layout.dp * layout.cp == 1:
         return
-    ready = buckets.gradients(model, stage, sizes, experts=layout.ep == 1)
+    # levels 2 and 3 (and 1 with overlap) reduce from hooks, the others walk the parameters afterwards
+    hooks = layout.zero_level > 1 or (layout.zero_level == 1 and layout.deepspeed().overlap_comm)
+    ready = buckets.gradients(model, stage, sizes, experts=layout.ep == 1, registered=not hooks)
     if layout.zero_level == 0:
         yield from _all_reduced_at_the_boundary(ready, layout)
     elif layout.zero_level < 3:
@@ -79,8 +83,7 @@ def _reduction_dtype(layout: Layout) -> str:
 
 
 def _all_reduced_at_the_boundary(ready: list[Sized], layout: Layout) -> Iterator[Term]:
-    cap = itertools.repeat(float(layout.deepspeed().reduce_bucket_elements + 1))
-    filled = buckets.fill_until_full(reversed(ready), cap)
+    filled = buckets.fill_until_full(ready, itertools.repeat(ENGINE_BUCKET + 1))
     for index, (elements, calls) in enumerate(buckets.count_equal(filled)):
         payload = Payload(elements, _reduction_dtype(layout))
         yield _term(f"dp.bucket{index}.all_reduce", AR, payload, calls, ENGINE_SOURCE)
@@ -118,9 +121,10 @@ def _level_three(ready: list[Sized], layout: Layout) -> Iterator[Term]:
     for index, (elements, calls) in enumerate(buckets.count_equal(padded)):
         payload = Payload(elements, layout.gradient_dtype)
         yield _term(f"dp.bucket{index}.reduce_scatter", RS, payload, calls * y.m, STAGE3_SOURCE)
-    if small:
-        kept = Payload(add(*(_padded(item, layout) for item in small)), layout.param_dtype)
-        yield _in_optimizer(_term("dp.persistent_parameters.all_gather", AG, kept, 1, STAGE3_SOURCE))
+    for index, (elements, calls) in enumerate(_padded_each(small, layout)):
+        payload = Payload(elements, layout.param_dtype)
+        name = f"dp.persistent_parameter{index}.all_gather"
+        yield _in_optimizer(_term(name, AG, payload, calls, STAGE3_SOURCE))
 
 
 def _padded(item: Sized, layout: Layout) -> Expr:
@@ -154,11 +158,11 @@ def _scalars(layout: Layout) -> Iterator[Term]:
     options = layout.deepspeed()
     if not layout.zero_level:
         return
-    if options.overflow_check:
+    if options.overflow_check and layout.zero_level < 3:
         flag = Payload(Number(1), "uint8")
         yield _in_optimizer(_term("step.overflow.all_reduce", AR, flag, 1, LOW_SOURCE))
     if options.clip_gradients:
-        norm = Payload(Number(1), "fp32")
+        norm = Payload(Number(1), "fp64" if layout.zero_level == 3 else "fp32")
         yield _in_optimizer(_term("step.norm.all_reduce", AR, norm, 1, LOW_SOURCE))
 
 
