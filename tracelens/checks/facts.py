@@ -92,7 +92,8 @@ class Claims:
         for row in measurement.traffic:
             classes.setdefault(row.rank_class, row.ranks)
         self._weights = {number: max(1, len(ranks)) for number, ranks in classes.items()}
-        self.ranks = sum(self._weights.values())
+        # ranks without traffic have a share in the mean too
+        self.ranks = max(sum(self._weights.values()), len({row.rank for row in measurement.time}))
         self._left = {number: _exposed_of(measurement, ranks) for number, ranks in classes.items()}
         self._meshes = {group.id: group.mesh for group in measurement.groups}
         self._groups: dict[object, float] = {}

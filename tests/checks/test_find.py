@@ -1,0 +1,163 @@
+"""Findings: a job that shows each and one alike that doesn't; and no millisecond is claimed twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.checks import jobs
+from tests.checks.jobs import CASES, RANKS, SHARD, gradients, job
+from tests.report.build import MS, a_row, a_step, times_of
+from tracelens.checks.codes import ABOUT, Code
+from tracelens.checks.find import FINDERS, find
+from tracelens.collectives import Primitive
+from tracelens.results import Finding, Measurement, Phase
+from tracelens.topology import Axis
+
+
+def by_code(measurement: Measurement, code: str, inference: object = None) -> list[Finding]:
+    return [one for one in find(measurement, inference) if one.code == code]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_job_that_shows_it_gets_the_finding_with_numbers_and_a_hint(code: str) -> None:
+    (measurement, inference), _ = CASES[code]
+    (finding,) = by_code(measurement, code, inference)
+    assert finding.name == Code(code).word
+    assert finding.severity is ABOUT[Code(code)].severity
+    assert finding.hint
+    assert finding.measured is not None
+    assert any(character.isdigit() for character in finding.message)
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_job_alike_without_the_fault_does_not(code: str) -> None:
+    _, (measurement, inference) = CASES[code]
+    assert by_code(measurement, code, inference) == []
+
+
+def test_every_finder_has_a_case_here() -> None:
+    assert len(FINDERS) == len(CASES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"phase": Phase.optimizer}, "after the last backward"),
+        ({"exposed_ns_per_step": 20 * MS}, "never runs beside compute"),
+        ({"busy_ns_per_step": 90 * MS}, "longer than all compute"),
+        ({"calls_per_step": jobs.times(1)}, "in one bucket"),
+        ({}, "nothing beside them"),
+    ],
+)
+def test_exposed_gradients_are_told_why_they_cannot_hide(changes: dict[str, object], told: str) -> None:
+    (finding,) = by_code(job(gradients(SHARD, **changes), groups=(SHARD,)), "TL403")
+    assert told in finding.message
+
+
+def test_what_tensor_parallelism_across_nodes_claims_is_its_exposed_time() -> None:
+    # GIVEN 4 ms of exposed all-reduce on every rank
+    (measurement, _), _ = CASES["TL402"]
+    (finding,) = by_code(measurement, "TL402")
+    assert (finding.claimed_ns, finding.measured, finding.limit, finding.unit) == (4 * MS, 16.0, 8.0, "ranks")
+
+
+def test_a_slow_link_and_exposed_gradients_do_not_claim_the_same_time() -> None:
+    # GIVEN 8 ms of exposed gradients on a link that does a fifth of its rate: four fifths are the link's
+    (measurement, _), _ = CASES["TL407"]
+    claims = {one.code: one.claimed_ns for one in find(measurement)}
+    assert claims["TL407"] == pytest.approx(0.8 * 8 * MS, abs=1)
+    assert "TL403" not in claims
+
+
+def test_hidden_communication_is_no_finding() -> None:
+    """Two streams of 100 ms beside each other under 100 ms of compute: busy 100, exposed 0 (U19)."""
+    rows = (
+        gradients(SHARD, busy_ns_per_step=100 * MS, exposed_ns_per_step=0),
+        gradients(SHARD, primitive=Primitive.all_gather, busy_ns_per_step=100 * MS, exposed_ns_per_step=0),
+    )
+    time = tuple(a_step(rank, 3, compute=100, exposed=0) for rank in RANKS)
+    assert [one for one in find(job(*rows, groups=(SHARD,), time=time)) if one.claimed_ns] == []
+
+
+GROUPS = (*map(jobs.axis_group, (Axis.tp, Axis.dp_shard, Axis.pp, Axis.ep)), jobs.ACROSS, jobs.ALONE)
+ROWS = st.lists(
+    st.builds(
+        lambda group, primitive, phase, dtype, exposed, calls, number: a_row(
+            group,
+            primitive,
+            ((0, 1), (2, 3, 4))[number],
+            rank_class=number,
+            phase=phase,
+            dtype=dtype,
+            exposed_ns_per_step=exposed,
+            busy_ns_per_step=exposed + MS,
+            calls_per_step=jobs.times(calls),
+        ),
+        st.sampled_from(GROUPS),
+        st.sampled_from([Primitive.all_reduce, Primitive.reduce_scatter, Primitive.all_to_all, Primitive.send]),
+        st.sampled_from([*Phase, None]),
+        st.sampled_from(["bf16", "fp32"]),
+        st.integers(0, 80 * MS),
+        st.integers(1, 400),
+        st.integers(0, 1),
+    ),
+    max_size=12,
+)
+
+
+@given(
+    rows=ROWS,
+    # of two steps of six ranks, the last of which has no traffic
+    exposed=st.lists(st.integers(0, 60), min_size=12, max_size=12),
+    sharing=st.booleans(),
+    bubble=st.floats(0, 3),
+    imbalance=st.floats(1, 4),
+    fraction=st.floats(0.01, 1),
+)
+def test_all_findings_together_claim_no_more_than_the_exposed_time(
+    rows: list[object], exposed: list[int], sharing: bool, bubble: float, imbalance: float, fraction: float
+) -> None:
+    traffic = tuple(rows)
+    group_time = times_of(traffic)  # type: ignore[arg-type]
+    if sharing:
+        # groups that run side by side: less time together than their rows
+        group_time = tuple(
+            msgspec.structs.replace(one, exposed_ns_per_step=(one.exposed_ns_per_step or 0) // 2) for one in group_time
+        )
+    time = tuple(a_step(number // 2, number % 2, exposed=part) for number, part in enumerate(exposed))
+    measurement = job(
+        *traffic,  # type: ignore[arg-type]
+        groups=GROUPS,
+        group_time=group_time,
+        time=time,
+        pipeline=jobs.pipeline(bubble, 0.375),
+        routing=jobs.routing(imbalance),
+        links=(jobs.link(fraction, group=GROUPS[1].id),),
+    )
+    inference = jobs.inferred(tp=8, sequence_parallel=False, num_microbatches=2, sharding="zero3")
+
+    claims = [one.claimed_ns or 0 for one in find(measurement, inference)]
+
+    mean_exposed = sum(row.exposed_comm_ns for row in time) / len(time)
+    assert all(claim <= mean_exposed for claim in claims)
+    assert sum(claims) <= mean_exposed
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_has_a_page_and_a_line_in_the_list(code: Code) -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    page = docs / "findings" / f"{code.value}-{code.word}.md"
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# {code.value} {code.word}\n")
+    assert ABOUT[code].title in text
+    assert f"findings/{page.name}" in (docs / "findings.md").read_text(encoding="utf-8")
+
+
+def test_pages_are_of_codes_that_exist() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs" / "findings"
+    assert {page.name for page in docs.iterdir()} == {f"{code.value}-{code.word}.md" for code in Code}
