@@ -116,11 +116,19 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
         (dist, "init_process_group", _checked_init(world.world_size)),
         (dist, "destroy_process_group", nothing),
         (dist, "new_group", new_group),
+        (dist, "recv_object_list", _no_object),
         (dist.distributed_c10d, "_object_to_tensor", object_to_tensor),
         (DeviceMesh, "__init__", mesh),
         (torch.autocast, "__init__", autocast),
         *stage_patches(world.stage_shapes),
     ]
+
+
+def _no_object(*args: Any, **kwargs: Any) -> None:
+    raise UsageError(
+        "the program waits for an object that another rank sends, which a dry run can't know",
+        hint="let the program do without, where the backend is `fake`",
+    )
 
 
 def _apply_by_rebinding() -> Callable[..., Any]:
