@@ -11,23 +11,22 @@ from tracelens.cli.options import (
     blind_option,
     explain_option,
     measuring_options,
-    output_options,
     reading_options,
+    report_options,
 )
-from tracelens.cli.output import Format, Output
+from tracelens.cli.output import Output
 from tracelens.cli.reading import read
+from tracelens.cli.rendering import write_document
 from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
 from tracelens.measurement.measure import measure
 from tracelens.report.document import make_document
-from tracelens.report.json import render_json
-from tracelens.report.terminal import render_text
 
 
 @click.command("analyze")
 @reading_options
 @measuring_options
-@output_options
+@report_options
 @explain_option
 @blind_option
 def command(*, reading: Reading, measuring: Measuring, output: Output, explain: bool, blind: bool) -> None:
@@ -44,6 +43,7 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
         steps=measuring.steps,
         per_rank=measuring.per_rank,
         gpus_per_node=measuring.gpus_per_node,
+        links=measuring.links,
     )
     reasoning = reason(summaries.ranks, blind=blind)
     labelled = label_measurement(measurement, reasoning)
@@ -52,7 +52,4 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
         inference=reasoning.inference,
         findings=find(labelled, reasoning.inference),
     )
-    if output.format is Format.json:
-        output.write(render_json(document))
-        return
-    output.write(render_text(document, colour=output.wants_colour, every_row=measuring.per_rank, explain=explain))
+    write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=summaries.ranks)

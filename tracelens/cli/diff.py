@@ -16,8 +16,8 @@ from tracelens.cli.options import (
     Reading,
     explain_option,
     measuring_options,
-    output_options,
     reading_options,
+    report_options,
 )
 from tracelens.cli.output import Output
 from tracelens.cli.rendering import write_document
@@ -77,7 +77,7 @@ def comparing_options(function: F) -> F:
 @reading_options
 @comparing_options
 @measuring_options
-@output_options
+@report_options
 @explain_option
 def command(
     *,
@@ -108,7 +108,7 @@ def command(
     else:
         comparison = compare_with_ledger(side, comparing.model, comparing.layout, comparing.tolerance)
     document = make_document(side.measurement, inference=side.inference, comparison=comparison)
-    write_document(document, output, every_row=measuring.per_rank, explain=explain)
+    write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=side.summaries)
     return 0 if comparison.inside_tolerance else 1
 
 

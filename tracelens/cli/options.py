@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import click
 import msgspec
 
-from tracelens.cli.output import Format, resolve_output
+from tracelens.cli.output import PLAIN, Format, resolve_output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,12 +121,20 @@ def measuring_options(function: F) -> F:
 
 
 def output_options(function: F) -> F:
-    """Add --format, -o/--output and --force, as the argument `output`."""
+    """Add --format, -o/--output and --force, as the argument `output`: text or JSON."""
+    return _output_options(function, PLAIN)
 
+
+def report_options(function: F) -> F:
+    """Add the same for a command that ends in a document: all formats."""
+    return _output_options(function, tuple(Format))
+
+
+def _output_options(function: F, formats: Sequence[Format]) -> F:
     @click.option(
         "--format",
         "format_name",
-        type=click.Choice([str(member) for member in Format]),
+        type=click.Choice([str(member) for member in formats]),
         show_default="by the suffix of the output file, else text",
         help="What to write.",
     )
@@ -134,7 +142,7 @@ def output_options(function: F) -> F:
     @click.option("--force", is_flag=True, help="Overwrite an existing file.")
     @functools.wraps(function)
     def wrapper(*, format_name: str | None, output_path: str | None, force: bool, **rest: Any) -> Any:
-        return function(output=resolve_output(output_path, format_name, force=force), **rest)
+        return function(output=resolve_output(output_path, format_name, force=force, formats=formats), **rest)
 
     return wrapper  # type: ignore[return-value]
 

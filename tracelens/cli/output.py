@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -21,9 +21,22 @@ class Format(StrEnum):
 
     text = "text"
     json = "json"
+    html = "html"
+    markdown = "markdown"
+    junit = "junit"
+    github = "github"
 
 
-SUFFIXES = {".txt": Format.text, ".json": Format.json}
+PLAIN = (Format.text, Format.json)
+"""What every command can write; those that end in a document can write all."""
+
+SUFFIXES = {
+    ".txt": Format.text,
+    ".json": Format.json,
+    ".html": Format.html,
+    ".md": Format.markdown,
+    ".xml": Format.junit,
+}
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +61,16 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         click.echo(f"Wrote {self.path}", err=True)
 
 
-def resolve_output(path: str | None, format_name: str | None, *, force: bool) -> Output:
+def resolve_output(
+    path: str | None, format_name: str | None, *, force: bool, formats: Sequence[Format] = PLAIN
+) -> Output:
     """Settle path and format before any work is done.
+
+    Args:
+        path: the file to write; None or `-` is stdout.
+        format_name: what the user asked for, if anything.
+        force: whether an existing file may be overwritten.
+        formats: what the command can write.
 
     Raises:
         UsageError: the file exists and `--force` is not given, or its suffix tells no format.
@@ -57,9 +78,10 @@ def resolve_output(path: str | None, format_name: str | None, *, force: bool) ->
     if path is None or path == "-":
         return Output(path=None, format=Format(format_name or Format.text), force=force)
     file = Path(path)
-    chosen = Format(format_name) if format_name else SUFFIXES.get(file.suffix.lower())
+    suffixes = {suffix: kind for suffix, kind in SUFFIXES.items() if kind in formats}
+    chosen = Format(format_name) if format_name else suffixes.get(file.suffix.lower())
     if chosen is None:
-        hint = f"use {' or '.join(SUFFIXES)}, or give --format"
+        hint = f"use {' or '.join(suffixes)}, or give --format"
         raise UsageError(f"cannot tell the format of `{file}` by its suffix", hint=hint)
     refuse_overwrite(file, force=force)
     return Output(path=file, format=chosen, force=force)

@@ -13,7 +13,7 @@ from tracelens.collectives import Primitive
 from tracelens.report.document import Document
 from tracelens.report.families import Family, total_families
 from tracelens.results import StepTime, Traffic
-from tracelens.units import UNKNOWN, format_bytes, format_percent, format_time
+from tracelens.units import format_bytes, format_percent, format_time
 
 SCALE = 1000.0
 """Units of a lane's width."""
@@ -201,15 +201,13 @@ def sizes_chart(document: Document) -> Chart | None:
     if not sent:
         return None
     most = max(sum(own.values()) for own in sent.values()) or 1.0
-    lanes = [
-        _size_lane(bucket, sent.get(bucket, {}), calls.get(bucket, 0.0), most)
-        for bucket in range(min(sent), max(sent) + 1)
-    ]
+    lanes = [_size_lane(bucket, sent[bucket], calls[bucket], most) for bucket in sorted(sent)]
     used = dict.fromkeys(primitive for own in sent.values() for primitive in own)
     return Chart(
         label="Bytes sent per rank and step by payload of the call",
         lanes=tuple(lanes),
         legend=tuple((primitive.value, primitive.value) for primitive in used),
+        note="A bar holds calls of up to four times the payload that it begins with.",
     )
 
 
@@ -221,5 +219,5 @@ def _size_lane(bucket: int, sent: Mapping[Primitive, float], calls: float, most:
         if width > 0:
             spans.append(Span(at, width, primitive.value, f"{primitive.value} {format_bytes(value)}"))
         at += width
-    text = f"{calls:.4g} calls · {format_bytes(sum(sent.values()))}" if calls else UNKNOWN
-    return Lane(label=f"from {format_bytes(low)}", spans=tuple(spans), value=text if calls else "no call")
+    text = f"{calls:.4g} calls · {format_bytes(sum(sent.values()))}"
+    return Lane(label=f"from {format_bytes(low)}", spans=tuple(spans), value=text)

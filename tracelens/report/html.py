@@ -16,28 +16,21 @@ import msgspec
 from tracelens.report import charts, charts_ranks, charts_time, sections, sections_compared, sections_ranks
 from tracelens.report.comparison import percent_down, percent_up
 from tracelens.report.document import Document
-from tracelens.report.families import Family, find_families, find_owners, total_families
+from tracelens.report.families import Family, find_families, find_owners
 from tracelens.report.headline import describe_coverage, describe_run, describe_spread
 from tracelens.report.lines import Line
 from tracelens.report.table import printable
+from tracelens.report.tiles import make_tiles
 from tracelens.report.timeline import StepTimeline
-from tracelens.report.verdict import order_findings, summarize_verdict
+from tracelens.report.verdict import summarize_verdict
 from tracelens.report.waiting import dilation_lines, routing_lines
 from tracelens.results import Comparison, Inference, RunComparison
-from tracelens.units import UNKNOWN, format_bytes, format_percent, format_time
+from tracelens.units import UNKNOWN, format_percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _PIPELINES = 2
-
-
-class Tile(msgspec.Struct, frozen=True, kw_only=True):
-    """A number to see first."""
-
-    label: str
-    value: str
-    detail: str = ""
 
 
 def render_html(document: Document, timeline: StepTimeline | None = None) -> str:
@@ -56,11 +49,11 @@ def render_html(document: Document, timeline: StepTimeline | None = None) -> str
         script=_trusted(script),
         policy=_policy(style, script),
         verdict=summarize_verdict(document),
-        findings=order_findings(document),
-        run_line=describe_run(document.run),
-        spread_line=describe_spread(document),
-        coverage_line=describe_coverage(document),
-        tiles=_tiles(document, families),
+        findings=document.findings,
+        run_line=_capital(describe_run(document.run)),
+        spread_line=_capital(describe_spread(document)),
+        coverage_line=_capital(describe_coverage(document)),
+        tiles=make_tiles(document),
         **_parts(document, families, timeline),
     )
 
@@ -96,6 +89,10 @@ def _parts(document: Document, families: tuple[Family, ...], timeline: StepTimel
     }
 
 
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _text(lines: list[Line]) -> str:
     return " ".join(line.text.strip() for line in lines)
 
@@ -106,38 +103,6 @@ def _step_chart(document: Document) -> charts.Chart | None:
     mean = sum(row.span_ns for row in document.time) / len(document.time)
     lane = charts.budget_lane("mean step", document.time, mean)
     return charts.Chart(label="The mean step", lanes=(lane,), legend=charts.BUDGET)
-
-
-def _tiles(document: Document, families: tuple[Family, ...]) -> list[Tile]:
-    tiles = []
-    if document.time:
-        count = len(document.time)
-        span, exposed, comm, overlap = (
-            sum(getattr(row, name) for row in document.time) / count
-            for name in ("span_ns", "exposed_comm_ns", "comm_ns", "overlap_ns")
-        )
-        part = format_percent(exposed / span if span else None)
-        hidden = format_percent(overlap / comm) if comm else UNKNOWN
-        word = "step" if any(row.step is not None for row in document.time) else "recording"
-        tiles = [
-            Tile(label=word, value=format_time(span), detail="mean of ranks and steps"),
-            Tile(label="exposed communication", value=format_time(exposed), detail=f"{part} of the {word}"),
-            Tile(label="hidden communication", value=hidden, detail=f"of {format_time(comm)}"),
-        ]
-    sent = [sums.wire_bytes for sums in total_families(document, families).values() if sums.wire_bytes is not None]
-    if sent:
-        tiles.append(Tile(label="sent per rank and step", value=format_bytes(_sent(document)), detail="on the wire"))
-    comparison = document.comparison
-    if comparison is not None:
-        label = "bytes explained" if isinstance(comparison, Comparison) else "bytes unchanged"
-        absent = f"{percent_up(comparison.absent_bytes_fraction)} absent"
-        tiles.append(Tile(label=label, value=percent_down(comparison.explained_bytes_fraction), detail=absent))
-    return tiles
-
-
-def _sent(document: Document) -> float:
-    members, ranks = charts.members_of_classes(document.traffic), charts.count_ranks(document.traffic)
-    return sum((row.wire_bytes_per_step or 0) * members[row.rank_class] for row in document.traffic) / ranks
 
 
 # --- what was inferred and compared -----------------------------------------------------------------------

@@ -198,7 +198,7 @@ def groups_table(families: Sequence[Family]) -> Table | None:
         *number_columns("groups", "size"),
         *text_columns("first ranks", "size x stride", "names", "descriptions", "ranks from", "crosses nodes"),
     ]
-    return table_of("Groups", columns, [_group_cells(family) for family in families])
+    return table_of("Kinds of groups", columns, [_group_cells(family) for family in families])
 
 
 def _group_cells(family: Family) -> list[Cell]:

@@ -57,9 +57,3 @@ def _compared(document: Document, *, outside: bool) -> str:
     explained = percent_down(comparison.explained_bytes_fraction)
     what = "explained" if isinstance(comparison, Comparison) else "unchanged"
     return f"{explained} of the bytes {what}, {side} the tolerance"
-
-
-def order_findings(document: Document) -> list[Finding]:
-    """Errors first, then warnings; those that claim most time ahead."""
-    rank = {Severity.error: 0, Severity.warning: 1, Severity.info: 2}
-    return sorted(document.findings, key=lambda finding: (rank[finding.severity], -(finding.claimed_ns or 0)))
