@@ -13,7 +13,7 @@ import pytest
 from tracelens.cli.main import COMMANDS, cli
 
 READING = {"PATHS", "--jobs", "--no-progress", "--kernels", "--ranks", "--engine", "--cache"}
-MEASURING = {"--steps", "--per-rank", "--gpus-per-node"}
+MEASURING = {"--steps", "--per-rank", "--gpus-per-node", "--link", "--link-across"}
 OUTPUT = {"--format", "-o", "--output", "--force"}
 
 LAYOUT = {
@@ -31,6 +31,8 @@ SURFACE: dict[str, set[str]] = {
     | MEASURING
     | OUTPUT
     | {"--model", "--world-size", "--against", "--tolerance", "--explain"},
+    "check": READING | MEASURING | OUTPUT | {"--policy", "--baseline", "--write-policy", "--explain"},
+    "baseline": READING | MEASURING | {"ACTION", "-o", "--output", "--force"},
     "predict": LAYOUT | OUTPUT | {"--model", "--gpus-per-node", "--world-size", "--stage", "--cluster", "--explain"},
     "crosscheck": READING | OUTPUT,
     "toys": OUTPUT | {"EXERCISE", "--trace"},

@@ -55,6 +55,8 @@ class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, int] | None
     per_rank: bool
     gpus_per_node: int | None
+    links: dict[str, float] = {}
+    """Line rates `inside` and `across` nodes, bytes/s per GPU and direction, where they are given."""
 
 
 def reading_options(function: F) -> F:
@@ -102,7 +104,7 @@ def usable_cores() -> int:
 
 
 def measuring_options(function: F) -> F:
-    """Add --steps, --per-rank and --gpus-per-node, as the argument `measuring`."""
+    """Add --steps, --per-rank, --gpus-per-node, --link and --link-across, as the argument `measuring`."""
 
     @click.option("--steps", type=StepRange(), help="Only these steps, both ends included, such as 3:5.")
     @click.option("--per-rank", is_flag=True, help="One row per rank, and every row shown.")
@@ -112,10 +114,27 @@ def measuring_options(function: F) -> F:
         show_default="from host names, else 8",
         help="GPUs in a node, to tell which groups cross nodes.",
     )
+    @click.option(
+        "--link",
+        "inside",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="GB/S",
+        show_default="as the GPU is sold",
+        help="Line rate inside a node, per GPU and direction, 10^9 bytes a second.",
+    )
+    @click.option(
+        "--link-across",
+        "across",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="GB/S",
+        help="The same between nodes: 50 for one 400 Gb/s card per GPU.",
+    )
     @functools.wraps(function)
-    def wrapper(*, steps: tuple[int, int] | None, per_rank: bool, gpus_per_node: int | None, **rest: Any) -> Any:
-        measuring = Measuring(steps=steps, per_rank=per_rank, gpus_per_node=gpus_per_node)
-        return function(measuring=measuring, **rest)
+    def wrapper(*, inside: float | None, across: float | None, **options: Any) -> Any:
+        mine = {name: options.pop(name) for name in ("steps", "per_rank", "gpus_per_node")}
+        given = {"inside": inside, "across": across}
+        links = {place: rate * 1e9 for place, rate in given.items() if rate is not None}
+        return function(measuring=Measuring(links=links, **mine), **options)
 
     return wrapper  # type: ignore[return-value]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -45,7 +46,11 @@ def read_side(reading: Reading, measuring: Measuring) -> Side:
         return Side(measurement_of(document), document.inference, (), document.comparison, name)
     summaries = read(reading)
     measurement = measure(
-        summaries, steps=measuring.steps, per_rank=measuring.per_rank, gpus_per_node=measuring.gpus_per_node
+        summaries,
+        steps=measuring.steps,
+        per_rank=measuring.per_rank,
+        gpus_per_node=measuring.gpus_per_node,
+        links=measuring.links,
     )
     read_ranks = set(measurement.run.ranks)
     ranks = tuple(one for one in summaries.ranks if not read_ranks or one.rank in read_ranks)
@@ -56,3 +61,11 @@ def read_side(reading: Reading, measuring: Measuring) -> Side:
 def with_paths(reading: Reading, paths: Sequence[str]) -> Reading:
     """The same way of reading, other paths."""
     return msgspec.structs.replace(reading, paths=tuple(paths))
+
+
+def read_runs(reading: Reading, measuring: Measuring) -> list[Side]:
+    """Several runs: each folder and each saved result is one, files named one by one are one together."""
+    alone = [path for path in reading.paths if Path(path).is_dir() or is_saved(path)]
+    files = [path for path in reading.paths if path not in alone]
+    runs = [read_side(with_paths(reading, [path]), measuring) for path in alone]
+    return [*runs, read_side(with_paths(reading, files), measuring)] if files else runs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -38,6 +38,7 @@ def measure_across(
     gpus_per_node: int | None,
     *,
     whole: bool,
+    links: Mapping[str, float] | None = None,
 ) -> Across:
     """Put the calls of all ranks side by side and measure what they tell together.
 
@@ -47,6 +48,7 @@ def measure_across(
         steps: the indices of the steps to use, per summary.
         gpus_per_node: ranks that share a node.
         whole: use calls outside of all steps too.
+        links: line rates, where they are given (see `measure_links`).
     """
     alignment = align(ranks, table)
     if alignment is None:
@@ -60,7 +62,7 @@ def measure_across(
         clocks=alignment.clocks,
         pipeline=measure_pipelines(ranks, alignment, timed, steps),
         routing=measure_routing(ranks, alignment, timed),
-        links=measure_links(timed, table.groups(gpus_per_node), devices, gpus_per_node),
+        links=measure_links(timed, table.groups(gpus_per_node), devices, gpus_per_node, links),
         problems=_late_profilers(timed),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracelens.engine import Summaries
 from tracelens.errors import InputError, Problem, UsageError
@@ -25,6 +25,7 @@ def measure(
     steps: tuple[int, int] | None = None,
     per_rank: bool = False,
     gpus_per_node: int | None = None,
+    links: Mapping[str, float] | None = None,
 ) -> Measurement:
     """Measure a job from the summaries of its ranks.
 
@@ -33,6 +34,8 @@ def measure(
         steps: first and last profiler step to use, both included; all when left out.
         per_rank: keep every rank on rows of its own instead of one row per class of ranks.
         gpus_per_node: ranks that share a node, in the order of their numbers.
+        links: line rates `inside` and `across` nodes, bytes/s per GPU and direction, instead of what the GPU is sold
+            with.
 
     Raises:
         InputError: there is nothing to measure.
@@ -50,7 +53,7 @@ def measure(
         raise UsageError(_no_steps(ranks, steps), hint="give a range that the traces hold, such as --steps 3:5")
     rows, totals = measure_traffic(ranks, table, chosen)
     classes = list(range(len(ranks))) if per_rank else find_classes(rows, len(ranks))
-    across = measure_across(ranks, table, chosen, nodes, whole=steps is None)
+    across = measure_across(ranks, table, chosen, nodes, whole=steps is None, links=links)
     met = (*problems, *job.problems, *assumed, *across.problems)
     return Measurement(
         run=describe_run(ranks, chosen, nodes, (*skipped, *job.left_out), met),
