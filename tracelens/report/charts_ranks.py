@@ -48,6 +48,9 @@ def rank_grids(document: Document, families: Sequence[Family]) -> tuple[list[Ran
     """A grid per kind of group with known ranks, and a remark on what was left out."""
     known = [family for family in families if any(group.ranks for group in family.groups)]
     world = document.run.world_size or _highest(known)
+    # a group of one, or one of all, has nothing to show in a grid that holds others
+    telling = [family for family in known if 1 < (family.groups[0].size or 0) < world]
+    known = telling or [family for family in known if family.groups[0].size == world]
     if not world or not known:
         return [], ""
     shown = min(world, MOST_RANKS)

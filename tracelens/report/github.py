@@ -62,7 +62,11 @@ def _commands(document: Document) -> Iterator[_Command]:
     if verdict is None:
         yield "notice", "tracelens", run
     else:
-        yield _STATUSES[verdict.status], f"tracelens {verdict.status}", f"{printable(verdict.text)}\n{run}"
+        yield (
+            _STATUSES[verdict.status],
+            f"tracelens: {verdict.status.label.lower()}",
+            f"{printable(verdict.text)}\n{run}",
+        )
     for finding in document.findings:
         yield _KINDS[finding.severity], _title(finding), _message(finding.message, finding.hint)
     comparison = document.comparison

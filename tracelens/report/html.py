@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from tracelens.units import UNKNOWN, format_percent
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_PIPELINES = 2
+_PIPELINES, _MOST_VALUES = 2, 6
 
 
 def render_html(document: Document, timeline: StepTimeline | None = None) -> str:
@@ -133,7 +134,7 @@ def _configuration(inference: Inference | None) -> dict[str, Any] | None:
         fields.append(
             ConfigField(
                 name=name,
-                value=" or ".join(map(_word, left)) if left else _word(value),
+                value=_alternatives(left) if left else _word(value),
                 confidence=format_percent(inference.confidence[name]) if name in inference.confidence else "",
                 is_open=bool(left),
                 supports=entry.supports if entry else (),
@@ -141,6 +142,12 @@ def _configuration(inference: Inference | None) -> dict[str, Any] | None:
             )
         )
     return {"inference": inference, "fields": fields}
+
+
+def _alternatives(values: Sequence[object]) -> str:
+    words = [_word(value) for value in values[:_MOST_VALUES]]
+    rest = len(values) - len(words)
+    return f"{', '.join(words)} and {rest} more" if rest else " or ".join(words)
 
 
 def _word(value: object) -> str:

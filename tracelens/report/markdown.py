@@ -76,7 +76,7 @@ def render_markdown(document: Document) -> str:
 
 def _opening(document: Document) -> Iterator[str]:
     verdict = summarize_verdict(document)
-    yield "## TraceLens" if verdict is None else f"## TraceLens: {verdict.status}"
+    yield "## TraceLens" if verdict is None else f"## TraceLens: {verdict.status.label.lower()}"
     yield ""
     if verdict is not None:
         yield f"**{escape_markdown(verdict.text)}**"

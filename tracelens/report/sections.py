@@ -39,11 +39,13 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 def table_of(
     title: str, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, note: str | None = None
 ) -> Table | None:
-    """A table of at most `MOST_ROWS` rows; None where there is no row."""
+    """A table of at most `MOST_ROWS` rows, without columns that are empty in all; None where there is no row."""
     if not rows:
         return None
-    shown = tuple(tuple(row) for row in rows[:MOST_ROWS])
-    return Table(title=title, columns=tuple(columns), rows=shown, left_out=len(rows) - len(shown), note=note)
+    told = [index for index in range(len(columns)) if any(row[index].text for row in rows)]
+    shown = tuple(tuple(row[index] for index in told) for row in rows[:MOST_ROWS])
+    kept = tuple(columns[index] for index in told)
+    return Table(title=title, columns=kept, rows=shown, left_out=len(rows) - len(shown), note=note)
 
 
 def text_columns(*titles: str) -> list[Column]:
@@ -211,7 +213,7 @@ def _group_cells(family: Family) -> list[Cell]:
         name(None if group.ranks is None else format_ranks(group.ranks)),
         name(None if group.ranks is None else format_stride(group.mesh)),
         name(_some(names)),
-        name(_some(group.descriptions)),
+        name(_some(group.descriptions, 2)),
         name(group.ranks_source),
         name(format_crossing(family)),
     ]

@@ -18,7 +18,7 @@ def comparison_table(comparison: Comparison) -> Table | None:
     columns = [
         *text_columns("verdict", "axis", "primitive", "dtype", "phase"),
         *number_columns("calls predicted", "measured", "sent predicted", "measured", "ratio"),
-        *text_columns("hides", "hidden", "stages", "terms", "why"),
+        *text_columns("hides", "hidden", "stages", "why", "terms"),
     ]
     return table_of("Predicted against measured, per rank and step", columns, _compared(comparison.rows))
 
@@ -48,8 +48,8 @@ def _compared_cells(alike: Sequence[ComparisonRow]) -> list[Cell]:
         name(row.predicted_overlap),
         Cell(UNKNOWN if percent is None else f"{percent:.0f} %", percent),
         Cell(format_ranks(stages)),
-        Cell(row.term or ""),
         Cell(why or ""),
+        Cell(row.term or ""),
     ]
 
 

@@ -88,11 +88,14 @@ def _lay_step(summary: RankSummary, index: int, document: Document) -> StepTimel
     by_label = kernels.partition_by("label", as_dict=True, maintain_order=True)
     lanes = [_lay_lane(str(label), frame, edges) for (label,), frame in by_label.items()]
     lanes.sort(key=lambda lane: -lane.busy_ns)
+    budget = summary.budget.row(by_predicate=pl.col("step") == index, named=True)
+    compute = TimelineLane(label="compute", busy_ns=budget["compute_ns"], pieces=_compute(summary, edges))
+    exposed = TimelineLane(label="exposed comm", busy_ns=budget["exposed_comm_ns"], pieces=_exposed(summary, edges))
     return StepTimeline(
         rank=summary.rank,
         step=step.number,
         span_ns=end - start,
-        lanes=(_compute_lane(summary, edges), _exposed_lane(summary, edges), *lanes[:_MOST_LANES]),
+        lanes=(compute, exposed, *lanes[:_MOST_LANES]),
         left_out=max(0, len(lanes) - _MOST_LANES),
     )
 
@@ -177,15 +180,15 @@ def _bins(filled: _Floats, kinds: Sequence[str], edges: intervals.Array) -> list
     ]  # fmt: skip
 
 
-def _compute_lane(summary: RankSummary, edges: intervals.Array) -> TimelineLane:
+def _compute(summary: RankSummary, edges: intervals.Array) -> tuple[Piece, ...]:
     """Compute between calls, spread evenly over the time from its first kernel to its last."""
     compute = summary.compute.drop_nulls(["start_ns", "end_ns"]).filter(pl.col("end_ns") > pl.col("start_ns"))
     starts, ends = compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy()
     per_bin = _spread(starts, ends, compute["busy_ns"].to_numpy().astype(np.float64), edges)
-    return _line("compute", per_bin, edges)
+    return tuple(_bins(per_bin[np.newaxis, :], ["compute"], edges))
 
 
-def _exposed_lane(summary: RankSummary, edges: intervals.Array) -> TimelineLane:
+def _exposed(summary: RankSummary, edges: intervals.Array) -> tuple[Piece, ...]:
     """Communication that no compute covers, by the segments of the communication timeline."""
     placed = (
         summary.segments.sort("kernel", "segment")
@@ -196,12 +199,8 @@ def _exposed_lane(summary: RankSummary, edges: intervals.Array) -> TimelineLane:
     ends = placed["end_ns"].to_numpy()
     starts = ends - placed["length_ns"].to_numpy()
     exposed = (placed["length_ns"] - placed["covered_ns"]).to_numpy().astype(np.float64)
-    return _line("exposed", _spread(starts, ends, exposed, edges), edges)
-
-
-def _line(kind: str, per_bin: _Floats, edges: intervals.Array) -> TimelineLane:
-    pieces = _bins(per_bin[np.newaxis, :], [kind], edges)
-    return TimelineLane(label=kind, busy_ns=round(float(per_bin.sum())), pieces=tuple(pieces))
+    per_bin = _spread(starts, ends, exposed, edges)
+    return tuple(_bins(per_bin[np.newaxis, :], ["exposed"], edges))
 
 
 def _spread(starts: intervals.Array, ends: intervals.Array, amounts: _Floats, edges: intervals.Array) -> _Floats:

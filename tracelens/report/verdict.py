@@ -20,6 +20,11 @@ class Status(StrEnum):
     warned = "warned"
     passed = "passed"
 
+    @property
+    def label(self) -> str:
+        """The status for people."""
+        return {"failed": "Failed", "warned": "Worth a look", "passed": "Passed"}[self.value]
+
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict and its reason."""
