@@ -216,3 +216,16 @@ def test_every_gpu_call_of_a_script_has_an_answer() -> None:
 
     result = dry_run(step, setup=lambda: None, world_size=2)
     assert Counter(row.dtype for row in result.traffic) == {"bf16": 1}
+
+
+def test_a_gpu_may_be_named_by_its_number() -> None:
+    def setup() -> nn.Module:
+        return nn.parallel.DistributedDataParallel(make_layers().to(3), device_ids=[3], output_device=3)
+
+    def step(model: nn.Module) -> None:
+        batch = torch.ones(2, HIDDEN).pin_memory().to(3, non_blocking=True) + torch.zeros(1, device=3)
+        assert torch.device(3).type == "cpu"
+        model(batch).sum().backward()
+
+    result = dry_run(step, setup=setup, world_size=8, ranks=(3,))
+    assert summary(result) == [("all_reduce", "fp32", "backward", 1, 3 * 64 * 4)]

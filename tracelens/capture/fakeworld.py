@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -120,6 +122,8 @@ def _patches(world: FakeWorld) -> list[tuple[Any, str, Any]]:
         (dist.distributed_c10d, "_object_to_tensor", object_to_tensor),
         (DeviceMesh, "__init__", mesh),
         (torch.autocast, "__init__", autocast),
+        (DistributedDataParallel, "__init__", _without_device(DistributedDataParallel.__init__)),
+        (FullyShardedDataParallel, "__init__", _without_device(FullyShardedDataParallel.__init__)),
         *stage_patches(world.stage_shapes),
     ]
 
@@ -161,6 +165,17 @@ def _apply_by_rebinding() -> Callable[..., Any]:
     return apply
 
 
+def _without_device(init: Callable[..., None]) -> Callable[..., None]:
+    """A wrapper's constructor that is not told which GPU is its own."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        for name in ("device_ids", "output_device", "device_id"):
+            kwargs.pop(name, None)
+        init(*args, **kwargs)
+
+    return wrapped
+
+
 def _answer(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
@@ -188,13 +203,17 @@ class _CpuForCuda(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.Tensor.cuda:
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
+        kwargs = {key: _cpu_device(value) for key, value in (kwargs or {}).items()}
+        # a bare number is a GPU too
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = "cpu"
+        if func in (torch.device, torch.Tensor.to):
+            args = tuple("cpu" if type(value) is int else value for value in args)
         if func is torch.device:
-            device = func(*args, **(kwargs or {}))
-            return _cpu_device(device)
-        args = tuple(_cpu_device(value) for value in args)
-        return func(*args, **{key: _cpu_device(value) for key, value in (kwargs or {}).items()})
+            return _cpu_device(func(*args, **kwargs))
+        return func(*(_cpu_device(value) for value in args), **kwargs)
 
 
 # context parallelism puts its own function in the place of this one
