@@ -15,6 +15,7 @@ import polars as pl
 from tests.measurement.build import group as make_group
 from tracelens import intervals
 from tracelens.summary import FRAMES, LocalGroup, RankSummary, StepSpan, SummaryHead
+from tracelens.trace.timeline import cut_segments
 
 US = 1_000
 BASE_NS = 1_700_000_000_000_000_000
@@ -89,25 +90,15 @@ class Rank:
         }  # fmt: skip
 
     def summary(self, groups: Sequence[LocalGroup], *, steps: Sequence[int] = (3,), **head: Any) -> RankSummary:
-        """What a reader would make of it. Kernels of calls do not run at the same time."""
+        """What a reader would make of it."""
         computing = intervals.union([c["start_ns"] for c in self.compute], [c["end_ns"] for c in self.compute])
-        spans = [(k["kernel"], k["start_ns"], k["end_ns"]) for k in self.kernels]
-        segments = [
-            {
-                "segment": n,
-                "kernel": n,
-                "length_ns": e - s,
-                "covered_ns": int(intervals.covered(computing, [s], [e])[0]),
-            }
-            for n, s, e in spans
-        ]
         sizes = {index: local.size for index, local in enumerate(groups)}
         calls = [call | {"group_size": sizes[call["group"]]} for call in self.calls]
         rows = {
-            "calls": calls, "kernels": self.kernels, "links": self.links, "segments": segments,
-            "compute": self.compute,
+            "calls": calls, "kernels": self.kernels, "links": self.links, "compute": self.compute,
         }  # fmt: skip
         frames = {name: pl.DataFrame(rows.get(name, []), schema=schema) for name, schema in FRAMES.items()}
+        frames["segments"] = cut_segments(frames["kernels"], computing)
         windows = tuple(StepSpan(number=n, cpu_start_ns=BASE_NS, cpu_end_ns=BASE_NS) for n in steps)
         told: dict[str, Any] = {
             "path": f"rank{self.rank}.json", "bytes": 1, "events": 1, "rank": self.rank, "rank_source": "metadata",
