@@ -209,7 +209,7 @@ class _CpuForCuda(TorchFunctionMode):
         # a bare number is a GPU too
         if type(kwargs.get("device")) is int:
             kwargs["device"] = "cpu"
-        if func in (torch.device, torch.Tensor.to):
+        if func in (torch.device, torch.Tensor.to, torch._C._nn._parse_to):
             args = tuple("cpu" if type(value) is int else value for value in args)
         if func is torch.device:
             return _cpu_device(func(*args, **kwargs))
