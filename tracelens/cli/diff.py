@@ -33,6 +33,7 @@ from tracelens.ledger.model_source import load_model
 from tracelens.report.document import make_document
 from tracelens.results import Comparison, RunComparison
 
+DEFAULT_TOLERANCE = 0.01
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -52,7 +53,7 @@ def comparing_options(function: F) -> F:
     @click.option(
         "--tolerance",
         type=click.FloatRange(min=0),
-        default=0.01,
+        default=DEFAULT_TOLERANCE,
         show_default=True,
         help="Bytes may differ by this fraction, or by 1 KiB; calls may not.",
     )

@@ -114,6 +114,10 @@ def option_name(option: Callable[[Any], Any]) -> str:
     return str(probe.__click_params__[0].name)  # type: ignore[attr-defined]
 
 
+LAYOUT_NAMES = frozenset(map(option_name, _OPTIONS))
+"""What the options of a layout are called, dashes as underscores."""
+
+
 def build_layout(fields: dict[str, Any]) -> Layout:
     """The layout that the options say.
 

@@ -24,6 +24,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "analyze": ("tracelens.cli.analyze", "Read traces and report what was communicated."),
     "summarize": ("tracelens.cli.summarize", "Turn traces into small summary files."),
     "diff": ("tracelens.cli.diff", "Hold what was measured against a prediction, or against another run."),
+    "check": ("tracelens.cli.check", "Hold a run against the limits of a policy, for a CI job."),
+    "baseline": ("tracelens.cli.baseline", "Write, or update, the baseline that `check` holds runs against."),
     "predict": ("tracelens.cli.predict", "Say what a model under a layout sends, holds and waits for, with no trace."),
     "crosscheck": (
         "tracelens.cli.crosscheck",

@@ -46,7 +46,7 @@ Bucket = tuple[int, int] | None
 
 
 @dataclass(slots=True)
-class _Sums:
+class KindSums:
     """What one rank does in one step, as a mean over all ranks read."""
 
     axis: Axis | None = None
@@ -95,7 +95,7 @@ def compare_runs(
         InputError: the two have no kind of call in common.
     """
     by_axis = _all_labelled(base) and _all_labelled(candidate)
-    before, after = _sums(base, by_axis=by_axis), _sums(candidate, by_axis=by_axis)
+    before, after = sum_kinds(base, by_axis=by_axis), sum_kinds(candidate, by_axis=by_axis)
     if before and after and not before.keys() & after.keys():
         raise InputError(
             f"`{base_name}` and `{candidate_name}` have no kind of call in common",
@@ -123,17 +123,23 @@ def _all_labelled(measurement: Measurement) -> bool:
     return all(group.axis is not None for group in measurement.groups if group.id in used)
 
 
-def _sums(measurement: Measurement, *, by_axis: bool) -> dict[tuple[Key, Bucket], _Sums]:
+def sum_kinds(measurement: Measurement, *, by_axis: bool) -> dict[tuple[Key, Bucket], KindSums]:
+    """What one rank does in one step, by kind of call: in all, and by size.
+
+    Args:
+        measurement: of a run.
+        by_axis: call groups by their axis; by size and stride otherwise.
+    """
     groups = {group.id: group for group in measurement.groups}
     sizes = {row.rank_class: max(1, len(row.ranks)) for row in measurement.traffic}
     everyone = sum(sizes.values()) or 1
-    found: dict[tuple[Key, Bucket], _Sums] = {}
+    found: dict[tuple[Key, Bucket], KindSums] = {}
     for row in measurement.sizes:
         ranks = sizes.get(row.rank_class, 1)
         group = groups.get(row.group or "")
         key = (_label(group, row.group, by_axis=by_axis), row.primitive, row.dtype)
         for bucket in dict.fromkeys((None, bucket_of(row.from_bytes))):
-            sums = found.setdefault((key, bucket), _Sums(axis=None if group is None else group.axis))
+            sums = found.setdefault((key, bucket), KindSums(axis=None if group is None else group.axis))
             sums.add(row, ranks / everyone, row.steps_used // ranks)
     return found
 
@@ -154,9 +160,9 @@ def bucket_of(payload_bytes: int | None) -> Bucket:
     return 2**exponent, 2 ** (exponent + _BUCKET) - 1
 
 
-def _row(key: tuple[Key, Bucket], base: _Sums | None, candidate: _Sums | None, tolerance: float) -> RunRow:
+def _row(key: tuple[Key, Bucket], base: KindSums | None, candidate: KindSums | None, tolerance: float) -> RunRow:
     (label, primitive, dtype), bucket = key
-    one, other = base or _Sums(), candidate or _Sums()
+    one, other = base or KindSums(), candidate or KindSums()
     verdict = _verdict(base, candidate, tolerance)
     spread = _spread(one.spread_ns, one.steps, other.spread_ns, other.steps)
     present = base is not None and candidate is not None
@@ -183,7 +189,7 @@ def _row(key: tuple[Key, Bucket], base: _Sums | None, candidate: _Sums | None, t
     )
 
 
-def _verdict(base: _Sums | None, candidate: _Sums | None, tolerance: float) -> Verdict:
+def _verdict(base: KindSums | None, candidate: KindSums | None, tolerance: float) -> Verdict:
     if candidate is None:
         return Verdict.absent
     if base is None:
@@ -195,7 +201,7 @@ def _verdict(base: _Sums | None, candidate: _Sums | None, tolerance: float) -> V
     return Verdict.more if more else Verdict.less
 
 
-def _why(verdict: Verdict, base: _Sums, candidate: _Sums) -> str | None:
+def _why(verdict: Verdict, base: KindSums, candidate: KindSums) -> str | None:
     """Whether it is the number of calls that changed, their size, or both."""
     if verdict is Verdict.match:
         return None

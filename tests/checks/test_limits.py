@@ -1,0 +1,180 @@
+"""Policies held against jobs built by hand: what fails, what warns, and what is let through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.checks import jobs
+from tests.checks.jobs import ACROSS, PARAMETERS, RANKS, SHARD, gradients, inferred, job, link, times
+from tests.report.build import MIB, MS, a_row, a_run, a_step
+from tracelens.checks.baseline import make_baseline
+from tracelens.checks.codes import Code
+from tracelens.checks.facts import Facts
+from tracelens.checks.limits import check
+from tracelens.checks.policy import Expect, Level, Limits, OverlapLimits, Policy, TimeLimits, TrafficLimits
+from tracelens.collectives import Primitive
+from tracelens.errors import Severity
+from tracelens.many_ranks import Cause, LastArrival, Skew
+from tracelens.results import Comparison, Inference, Measurement, Overlap
+from tracelens.topology import Axis
+
+
+def run(compute: int = 60, exposed: int = 25, **changes: Any) -> Measurement:
+    time = tuple(a_step(rank, step, compute=compute, exposed=exposed) for rank in RANKS for step in (3, 4, 5))
+    overlap = tuple(Overlap(rank=rank, comm_overlap_pct=60.0) for rank in RANKS)
+    return job(gradients(SHARD, **changes), PARAMETERS, groups=(SHARD,), time=time, overlap=overlap)
+
+
+BASELINE = make_baseline([run()], ["a"])
+
+
+def codes(measurement: Measurement, policy: Policy, **parts: Any) -> list[tuple[str, str]]:
+    facts = Facts(measurement, parts.get("inference"), parts.get("comparison"))
+    return [(one.name or "", one.severity.value) for one in check(facts, policy, parts.get("baseline"))]
+
+
+def test_a_run_keeps_the_baseline_that_was_made_from_it() -> None:
+    assert codes(run(), Policy(), baseline=BASELINE) == []
+
+
+def test_one_call_more_fails() -> None:
+    assert codes(run(calls_per_step=times(9)), Policy(), baseline=BASELINE) == [("calls-differ", "error")]
+
+
+def test_one_byte_in_a_mean_is_rounding_and_two_fail() -> None:
+    assert codes(run(wire_bytes_per_step=700 * MIB + 1), Policy(), baseline=BASELINE) == []
+    assert codes(run(wire_bytes_per_step=700 * MIB + 2), Policy(), baseline=BASELINE) == [("bytes-differ", "error")]
+
+
+def test_both_floors_must_be_passed_for_bytes_to_differ() -> None:
+    more = run(wire_bytes_per_step=round(700 * MIB * 1.02))
+    wide = Policy(traffic=TrafficLimits(relative=0.01, absolute_bytes=20 * MIB))
+    assert codes(more, wide, baseline=BASELINE) == []
+    tight = Policy(traffic=TrafficLimits(relative=0.01, absolute_bytes=MIB))
+    assert codes(more, tight, baseline=BASELINE) == [("bytes-differ", "error")]
+
+
+def test_all_to_alls_follow_the_data_and_may_differ_by_a_percent() -> None:
+    def dispatch(sent: int) -> Measurement:
+        group = jobs.EXPERTS
+        return job(a_row(group, Primitive.all_to_all, RANKS, wire_bytes_per_step=sent), groups=(group,))
+
+    baseline = make_baseline([dispatch(1000 * MIB)], ["a"])
+    assert codes(dispatch(1009 * MIB), Policy(), baseline=baseline) == []
+    assert codes(dispatch(1011 * MIB), Policy(), baseline=baseline) == [("bytes-differ", "error")]
+
+
+def test_calls_that_came_and_went_are_named() -> None:
+    other = job(gradients(SHARD), a_row(SHARD, Primitive.broadcast, RANKS), groups=(SHARD,))
+    found = check(Facts(other), Policy(severity={"time-regressed": Level.off}), BASELINE)
+    told = {one.message.split(":")[0]: one.message for one in found if one.code == Code.calls_differ}
+    assert told["all_gather of bf16 in groups [[8,1]]"].endswith("0 calls a step, the reference has 8 (gone)")
+    assert told["broadcast of bf16 in groups [[8,1]]"].endswith("8 calls a step, the reference has 0 (new)")
+
+
+def test_time_warns_when_it_passes_both_floors_and_chance() -> None:
+    assert codes(run(compute=64), Policy(), baseline=BASELINE) == []
+    assert codes(run(compute=66), Policy(), baseline=BASELINE) == [("time-regressed", "warning")]
+    # 6 ms of 100 are within an absolute floor of 10 ms
+    wide = Policy(time=TimeLimits(absolute_ms=10))
+    assert codes(run(compute=66), wide, baseline=BASELINE) == []
+
+
+def test_a_baseline_of_shaky_runs_lets_more_pass() -> None:
+    shaky = make_baseline([run(56), run(64)], ["a", "b"])
+    # mean 100 ms, sigma 5.66: up to 117 ms
+    assert codes(run(compute=75), Policy(), baseline=shaky) == []
+    assert codes(run(compute=80), Policy(), baseline=shaky) == [("time-regressed", "warning")]
+
+
+def test_overlap_warns_below_the_allowed_points() -> None:
+    lower = msgspec.structs.replace(run(), overlap=(Overlap(rank=0, comm_overlap_pct=54.0),))
+    assert codes(lower, Policy(), baseline=BASELINE) == [("overlap-lost", "warning")]
+    assert codes(lower, Policy(overlap=OverlapLimits(absolute_points=7)), baseline=BASELINE) == []
+
+
+def test_the_policy_says_what_weighs_how_much() -> None:
+    slower = run(compute=80)
+    assert codes(slower, Policy(severity={"time-regressed": Level.error}), baseline=BASELINE) == [
+        ("time-regressed", "error")
+    ]
+    assert codes(slower, Policy(severity={"time-regressed": Level.off}), baseline=BASELINE) == []
+
+
+def test_a_job_of_another_size_is_not_compared_call_by_call() -> None:
+    other = msgspec.structs.replace(run(), run=a_run(RANKS, world_size=16))
+    assert ("layout-differs", "error") in codes(other, Policy(), baseline=BASELINE)
+
+
+@pytest.mark.parametrize(
+    ("inference", "expected"),
+    [
+        (inferred(tp=8), []),
+        (inferred(tp=4), [("layout-differs", "error")]),
+        (inferred(), [("layout-undetermined", "warning")]),
+        (msgspec.structs.replace(inferred(), undetermined={"tp": (4, 8)}), [("layout-undetermined", "warning")]),
+        (msgspec.structs.replace(inferred(), undetermined={"tp": (2, 4)}), [("layout-differs", "error")]),
+        (None, [("not-checked", "warning")]),
+    ],
+)
+def test_the_expected_layout_is_held_against_the_inferred_one(
+    inference: Inference | None, expected: list[tuple[str, str]]
+) -> None:
+    assert codes(run(), Policy(expect=Expect(tp=8)), inference=inference) == expected
+
+
+def test_limits_on_shares_of_the_step() -> None:
+    # 25 of 100 ms exposed, 10 idle
+    assert codes(run(), Policy(limits=Limits(exposed_comm_fraction=0.25, idle_fraction=0.1))) == []
+    found = codes(run(), Policy(limits=Limits(exposed_comm_fraction=0.24, idle_fraction=0.09)))
+    assert found == [("exposed-communication", "warning"), ("idle-time", "warning")]
+
+
+def test_unexplained_bytes_need_a_ledger_and_fail_above_their_limit() -> None:
+    policy = Policy(limits=Limits(unexplained_bytes_fraction=0.01))
+    comparison = Comparison(
+        sizes_from="given", rows=(), explained_bytes_fraction=0.98, absent_bytes_fraction=0.0,
+        unsized_time_fraction=0.0, inside_tolerance=False,
+    )  # fmt: skip
+    assert codes(run(), policy, comparison=comparison) == [("bytes-unexplained", "error")]
+    kept = msgspec.structs.replace(comparison, explained_bytes_fraction=0.995)
+    assert codes(run(), policy, comparison=kept) == []
+    assert codes(run(), policy) == [("not-checked", "warning")]
+
+
+def test_links_below_their_share_warn_and_unknown_ones_are_not_checked() -> None:
+    policy = Policy(limits=Limits(link_fraction=0.6))
+    assert codes(msgspec.structs.replace(run(), links=(link(0.55),)), policy) == [("bandwidth-under-link", "warning")]
+    assert codes(msgspec.structs.replace(run(), links=(link(0.7),)), policy) == []
+    assert codes(run(), policy) == [("not-checked", "warning")]
+
+
+def test_groups_that_may_not_cross_nodes_fail_when_they_do() -> None:
+    crossing = job(a_row(ACROSS, Primitive.all_reduce, RANKS), groups=(ACROSS,))
+    assert codes(crossing, Policy(limits=Limits(node_local=(Axis.tp,)))) == [("group-spans-nodes", "error")]
+    assert codes(crossing, Policy(limits=Limits(node_local=(Axis.pp,)))) == []
+
+
+def waiting(*, systematic: bool) -> Skew:
+    last = LastArrival(rank=5, calls=40, of=47, systematic=systematic, late_ns=MS, cause=Cause.compute, cause_ns=MS)
+    return Skew(
+        group=SHARD.id, name="1", primitive="all_reduce", size=8, ranks=RANKS, pairing="seq", matched_calls=47,
+        partly_matched_calls=0, unmatched_calls=0, conflicting_calls=0, late_profiler_calls=0, transfer_ns=MS,
+        wait_ns=30 * MS, behind_receive_ns=0, complete=True, busbw_bytes_per_s=None, last=last, waits=(),
+    )  # fmt: skip
+
+
+def test_a_rank_that_is_always_last_warns_and_one_that_is_so_by_chance_does_not() -> None:
+    policy = Policy(limits=Limits(straggler_wait_fraction=0.05))
+    # 30 ms of waiting in three steps are a tenth of each
+    late = msgspec.structs.replace(run(), skew=(waiting(systematic=True),))
+    (finding,) = check(Facts(late), policy, None)
+    assert (finding.code, finding.ranks) == (Code.straggler, (5,))
+    assert finding.measured == pytest.approx(0.1)
+    assert finding.severity is Severity.warning
+    chance = msgspec.structs.replace(run(), skew=(waiting(systematic=False),))
+    assert codes(chance, policy) == []
+    assert codes(run(), policy) == [("not-checked", "warning")]

@@ -1,0 +1,61 @@
+"""Policies as files: what they hold, and the errors that name what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracelens.checks.policy import Expect, Level, Limits, Policy, TimeLimits, load_policy, render_policy
+from tracelens.errors import InputError
+from tracelens.topology import Axis
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "tracelens.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_policy_is_read_as_it_is_written(tmp_path: Path) -> None:
+    policy = Policy(
+        expect=Expect(tp=8, sharding="zero3", reshard_after_forward=True),
+        time=TimeLimits(relative=0.07),
+        limits=Limits(idle_fraction=0.1, node_local=(Axis.tp, Axis.etp)),
+        severity={"dp-exposed": Level.error, "calls-differ": Level.off},
+    )
+    assert load_policy(write(tmp_path, render_policy(policy, {"expect": "the layout"}))) == policy
+
+
+def test_an_empty_policy_is_the_default(tmp_path: Path) -> None:
+    assert load_policy(write(tmp_path, "")) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[expekt]\ntp = 8\n", "unknown key `expekt`", "did you mean `expect`?"),
+        ("[time]\nrelativ = 0.1\n", "unknown key `time.relativ`", "did you mean `relative`?"),
+        ("[limits]\nzzz = 1\n", "unknown key `limits.zzz`", "known: exposed_comm_fraction, idle_fraction"),
+        ("[severity]\ncall-differ = 'off'\n", "unknown key `severity.call-differ`", "did you mean `calls-differ`?"),
+        ("[severity]\ncalls-differ = 'fatal'\n", "severity", None),
+        ("[expect]\ntp = 'eight'\n", "expect.tp: expected `int | null`", None),
+        ("[limits]\nnode_local = ['tq']\n", "limits.node_local[0]: invalid enum value 'tq'", None),
+        ("[expect]\nsharding = 'zero4'\n", "expect.sharding: invalid enum value 'zero4'", None),
+        ("schema_version = 2\n", "a policy of schema version 2, this is version 1", "--write-policy"),
+        ("tp = = 8\n", "is no TOML file", None),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_named(tmp_path: Path, text: str, message: str, hint: str | None) -> None:
+    with pytest.raises(InputError) as raised:
+        load_policy(write(tmp_path, text))
+    assert message in raised.value.message
+    assert "tracelens.toml" in raised.value.message
+    if hint is not None:
+        assert hint in (raised.value.hint or "")
+
+
+def test_a_missing_policy_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        load_policy(tmp_path / "none.toml")
+    assert "--write-policy" in (raised.value.hint or "")

@@ -1,0 +1,189 @@
+"""`tracelens check` and `baseline`, from files on disk to exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.traces import write_trace
+from tracelens.checks.policy import load_policy
+from tracelens.cli.main import main
+
+Captured = pytest.CaptureFixture[str]
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "fsdp2_tp2"
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks of the fixture: enough to check, quick to read."""
+    folder = tmp_path_factory.mktemp("traces")
+    for rank in (0, 1):
+        shutil.copy(FIXTURE / f"rank{rank}_trace.json.gz", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def policy(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What --write-policy proposes for them."""
+    path = tmp_path_factory.mktemp("policy") / "tracelens.toml"
+    assert run("check", traces, "--write-policy", path) == 0
+    return path
+
+
+def run(command: str, *arguments: str | Path) -> int:
+    return main([command, *map(str, arguments), "--jobs", "1", "--no-progress"])
+
+
+def changed(policy: Path, old: str, new: str, folder: Path) -> Path:
+    """The policy with some text changed, its baseline beside it."""
+    text = policy.read_text(encoding="utf-8")
+    assert old in text
+    shutil.copy(policy.with_suffix(".baseline.json"), folder)
+    path = folder / policy.name
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def check(capsys: Captured, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    code = run("check", *arguments, "--format", "json")
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, document
+
+
+def errors(document: dict[str, Any]) -> list[str]:
+    return [one["name"] for one in document["findings"] if one["severity"] == "error"]
+
+
+def test_a_run_keeps_the_policy_that_was_proposed_from_it(traces: Path, policy: Path, capsys: Captured) -> None:
+    code, document = check(capsys, traces, "--policy", policy)
+    assert code == 0
+    assert errors(document) == []
+    assert not {one["code"] for one in document["findings"]} & {"TL301", "TL302", "TL401", "TL411", "TL412"}
+
+
+def test_the_proposal_expects_the_layout_and_keeps_tensor_parallelism_in_a_node(policy: Path) -> None:
+    proposed = load_policy(policy)
+    assert (proposed.expect.tp, proposed.expect.dp, proposed.expect.sharding) == (2, 4, "zero3")
+    assert proposed.limits.node_local == ("tp",)
+    assert proposed.reference.baseline == "tracelens.baseline.json"
+    assert policy.with_suffix(".baseline.json").stat().st_size < 20_000
+
+
+def test_another_layout_than_expected_fails(traces: Path, policy: Path, tmp_path: Path, capsys: Captured) -> None:
+    code, document = check(capsys, traces, "--policy", changed(policy, "tp = 2", "tp = 8", tmp_path))
+    assert code == 1
+    assert errors(document) == ["layout-differs"]
+
+
+def test_other_calls_than_the_baseline_fail(traces: Path, policy: Path, tmp_path: Path, capsys: Captured) -> None:
+    here = changed(policy, "tp = 2", "tp = 2", tmp_path)
+    baseline = here.with_suffix(".baseline.json")
+    baseline.write_text(baseline.read_text(encoding="utf-8").replace('"calls": 14.0', '"calls": 13.0'), "utf-8")
+    code, document = check(capsys, traces, "--policy", here)
+    assert code == 1
+    # all-gathers and reduce-scatters of tensor parallelism
+    assert errors(document) == ["calls-differ", "calls-differ"]
+
+
+def test_a_ledger_may_be_the_reference(traces: Path, tmp_path: Path, capsys: Captured) -> None:
+    model = tmp_path / "model.toml"
+    model.write_text(
+        "layers = 3\nhidden = 4096\nheads = 32\nkv_heads = 8\nffn = 14336\nvocab = 32000\nseq_len = 8192\n",
+        encoding="utf-8",
+    )
+    path = tmp_path / "tracelens.toml"
+    layout = 'framework = "torchtitan", tp = 2, dp = 4, option = ["loss_chunks=0"]'
+    path.write_text(
+        f'[reference]\nmodel = "{model}"\nlayout = {{ {layout} }}\n[limits]\nunexplained_bytes_fraction = 0.001\n',
+        encoding="utf-8",
+    )
+    assert check(capsys, traces, "--policy", path)[0] == 0
+    path.write_text(path.read_text().replace("tp = 2, dp", 'grad_dtype = "bf16", tp = 2, dp'), encoding="utf-8")
+    code, document = check(capsys, traces, "--policy", path)
+    assert code == 1
+    assert errors(document) == ["bytes-unexplained"]
+    assert document["comparison"]["rows"][0]["why"] == "gradients are reduced in fp32, not bf16"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("idle_fraction", "idel_fraction", "unknown key `limits.idel_fraction`\n\nhint: did you mean `idle_fraction`?"),
+        ("tracelens.baseline.json", "gone.json", "cannot read baseline"),
+        ("schema_version = 1", "schema_version = 9", "a policy of schema version 9"),
+    ],
+)
+def test_a_broken_policy_is_an_error_that_names_what_is_wrong(
+    old: str, new: str, told: str, traces: Path, policy: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    assert run("check", traces, "--policy", changed(policy, old, new, tmp_path)) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [
+        ("framwork = 'ddp'", "unknown key `reference.layout.framwork`\n\nhint: did you mean `framework`?"),
+        ("tp = 'two'", "reference.layout: Expected `int`, got `str`"),
+    ],
+)
+def test_a_layout_with_a_mistake_is_an_error(
+    layout: str, told: str, traces: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    path = tmp_path / "tracelens.toml"
+    path.write_text(f"[reference]\nmodel = 'llama3-8b'\nlayout = {{ {layout} }}\n", encoding="utf-8")
+    assert run("check", traces, "--policy", path) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_without_a_policy_one_is_told_how_to_write_it(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("check", traces) == 2
+    assert "--write-policy" in capsys.readouterr().err
+
+
+def test_a_policy_is_not_overwritten_unless_forced(traces: Path, policy: Path, capsys: Captured) -> None:
+    assert run("check", traces, "--write-policy", policy) == 2
+    assert "will not overwrite" in capsys.readouterr().err
+    assert run("check", traces, "--write-policy", policy, "--force") == 0
+
+
+def test_a_baseline_is_written_once_and_updated_with_a_word_on_what_changed(tmp_path: Path, capsys: Captured) -> None:
+    base = tmp_path / "base.json"
+    folder = write_trace(tmp_path / "run" / "rank0.json", rank=0).parent
+    assert run("baseline", "update", folder, "-o", base) == 2
+    assert "baseline write" in capsys.readouterr().err
+    assert run("baseline", "write", folder, "-o", base) == 0
+    assert run("baseline", "write", folder, "-o", base) == 2
+    assert "will not overwrite" in capsys.readouterr().err
+    assert run("baseline", "update", folder, "-o", base) == 0
+    assert "calls and bytes are unchanged" in capsys.readouterr().err
+    base.write_text(base.read_text(encoding="utf-8").replace('"calls": 1.0', '"calls": 3.0'), encoding="utf-8")
+    assert run("baseline", "update", folder, "-o", base) == 0
+    assert "all_reduce of bf16 in groups [[2,1]]: 3 → 1 calls" in capsys.readouterr().err
+
+
+def test_several_folders_are_runs_of_their_own(tmp_path: Path) -> None:
+    folders = [write_trace(tmp_path / name / "rank0.json", rank=0).parent for name in ("a", "b", "c")]
+    assert run("baseline", "write", *folders, "-o", tmp_path / "base.json") == 0
+    baseline = json.loads((tmp_path / "base.json").read_text(encoding="utf-8"))
+    assert baseline["runs"] == [str(folder) for folder in folders]
+    assert baseline["time"][0]["values"] == 3
+
+
+def test_the_command_line_reference_goes_before_the_policys(
+    traces: Path, policy: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    folder = write_trace(tmp_path / "other" / "rank0.json", rank=0).parent
+    base = tmp_path / "base.json"
+    assert run("baseline", "write", folder, "-o", base) == 0
+    capsys.readouterr()
+    code, document = check(capsys, traces, "--policy", policy, "--baseline", base)
+    assert code == 1
+    assert errors(document) == ["layout-differs"]

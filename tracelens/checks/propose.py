@@ -1,0 +1,78 @@
+"""A policy proposed from good runs: their layout, their limits with room for chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tracelens.checks.baseline import Baseline, part_of_steps
+from tracelens.checks.policy import Expect, Limits, Policy, Reference, TimeLimits
+from tracelens.comparison.runs import deviation
+from tracelens.results import Inference, Measurement
+from tracelens.topology import Axis
+
+LEAST_CONFIDENCE = 0.9
+LEAST_RELATIVE = 0.05
+SIGMAS = 3.0
+"""Tolerance of times: max(5 %, 3 sigma)."""
+_NODE_LOCAL = (Axis.tp, Axis.etp)
+
+COMMENTS = {
+    "expect": "the layout that the traffic must show",
+    "reference": "calls are exact and bytes too (all-to-all: 1 %)",
+    "time": "max(relative, sigmas) and absolute_ms must be passed; a warning unless [severity] says error",
+    "limits": "fractions of the step; proposed with the same room",
+}
+
+
+def propose_policy(
+    measurements: Sequence[Measurement], inference: Inference | None, baseline: Baseline, baseline_path: str
+) -> Policy:
+    """The limits that these runs keep, with tolerances of max(5 %, 3 sigma) for time and none for counts and bytes.
+
+    Args:
+        measurements: good runs of one job.
+        inference: the layout of the first.
+        baseline: made from the same runs.
+        baseline_path: where it is, seen from the policy.
+    """
+    step = baseline.part("step_time")
+    relative = max(LEAST_RELATIVE, SIGMAS * step.deviation / step.mean) if step and step.mean else LEAST_RELATIVE
+    return Policy(
+        expect=_expect(inference),
+        reference=Reference(baseline=baseline_path),
+        time=TimeLimits(relative=round(relative, 4)),
+        limits=Limits(
+            exposed_comm_fraction=_share(measurements, "exposed_comm"),
+            idle_fraction=_share(measurements, "idle"),
+            node_local=tuple(axis for axis in _NODE_LOCAL if _is_local(measurements, axis)),
+        ),
+    )
+
+
+def _expect(inference: Inference | None) -> Expect:
+    if inference is None:
+        return Expect()
+    sure = {name for name, value in inference.confidence.items() if value >= LEAST_CONFIDENCE}
+    known = {name: getattr(inference.config, name) for name in Expect.__struct_fields__ if name in sure}
+    return msgspec.convert({name: value for name, value in known.items() if value is not None}, Expect)
+
+
+def _share(measurements: Sequence[Measurement], name: str) -> float | None:
+    """The largest share of the step seen, with room for chance; None without time."""
+    shares = [
+        part / span
+        for one in measurements
+        for part, span in zip(part_of_steps(one, name), part_of_steps(one, "step_time"), strict=True)
+        if span
+    ]
+    if not shares:
+        return None
+    room = max(LEAST_RELATIVE * max(shares), SIGMAS * deviation(shares))
+    return round(min(1.0, max(shares) + room), 4)
+
+
+def _is_local(measurements: Sequence[Measurement], axis: Axis) -> bool:
+    spans = [group.spans_nodes for one in measurements for group in one.groups if group.axis is axis]
+    return bool(spans) and not any(spans)

@@ -1,0 +1,158 @@
+"""`tracelens check`: limits for a CI job."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, render_baseline
+from tracelens.checks.facts import Facts
+from tracelens.checks.find import find
+from tracelens.checks.limits import check, weigh
+from tracelens.checks.policy import Policy, load_policy, nearest, render_policy
+from tracelens.checks.propose import COMMENTS, propose_policy
+from tracelens.cli.diff import DEFAULT_TOLERANCE, compare_with_ledger
+from tracelens.cli.layout_options import LAYOUT_NAMES, build_layout
+from tracelens.cli.options import (
+    Measuring,
+    Reading,
+    explain_option,
+    measuring_options,
+    output_options,
+    reading_options,
+)
+from tracelens.cli.output import Output, refuse_overwrite, replacing
+from tracelens.cli.rendering import write_document
+from tracelens.cli.sides import Side, read_runs, read_side
+from tracelens.errors import InputError, Severity, UsageError
+from tracelens.report.document import make_document
+from tracelens.results import Comparison
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_POLICY = "tracelens.toml"
+
+
+class Checking(msgspec.Struct, frozen=True, kw_only=True):
+    """What to hold a run against, or where to write it."""
+
+    policy: str | None
+    baseline: str | None
+    write_policy: str | None
+
+
+def checking_options(function: F) -> F:
+    """Add --policy, --baseline and --write-policy, as the argument `checking`."""
+
+    @click.option(
+        "--policy", metavar="FILE.toml", show_default=f"{DEFAULT_POLICY} where it is", help="The limits to keep."
+    )
+    @click.option("--baseline", metavar="FILE.json", help="The reference, instead of the policy's.")
+    @click.option(
+        "--write-policy",
+        metavar="FILE.toml",
+        help="Write limits that these good runs keep, and a baseline beside it. Each folder is a run.",
+    )
+    @functools.wraps(function)
+    def wrapper(*, policy: str | None, baseline: str | None, write_policy: str | None, **rest: Any) -> Any:
+        return function(checking=Checking(policy=policy, baseline=baseline, write_policy=write_policy), **rest)
+
+    return wrapper  # type: ignore[return-value]
+
+
+@click.command("check")
+@reading_options
+@checking_options
+@measuring_options
+@output_options
+@explain_option
+def command(*, reading: Reading, checking: Checking, measuring: Measuring, output: Output, explain: bool) -> int:
+    """Hold a run against the limits of a policy, for a CI job.
+
+    Calls and bytes are deterministic and fail; time and overlap warn, unless the policy says otherwise.
+    --write-policy proposes the limits from good runs.
+
+    Exit codes: 0 every limit is kept, 1 one is not, 2 nothing could be read or checked.
+    """
+    if checking.write_policy is not None:
+        if checking.policy is not None:
+            raise UsageError("--policy and --write-policy contradict one another", hint="leave one out")
+        _write_policy(checking, reading, measuring, force=output.force)
+        return 0
+    policy, folder = _policy(checking.policy)
+    baseline = _baseline(checking.baseline, policy, folder)
+    side = read_side(reading, measuring)
+    comparison = _comparison(side, policy)
+    facts = Facts(side.measurement, side.inference, comparison)
+    findings = check(facts, policy, baseline)
+    taught = weigh(list(find(side.measurement, side.inference, comparison)), policy)
+    told = {one.code for one in findings}
+    document = make_document(
+        side.measurement,
+        inference=side.inference,
+        comparison=comparison,
+        findings=(*findings, *(one for one in taught if one.code not in told)),
+    )
+    write_document(document, output, every_row=measuring.per_rank, explain=explain)
+    return 1 if any(one.severity is Severity.error for one in document.findings) else 0
+
+
+def _policy(path: str | None) -> tuple[Policy, Path]:
+    file = Path(path or DEFAULT_POLICY)
+    if path is None and not file.is_file():
+        raise UsageError(
+            f"no --policy, and no {DEFAULT_POLICY} here",
+            hint="write one: tracelens check PATH --write-policy FILE.toml",
+        )
+    return load_policy(file), file.parent
+
+
+def _baseline(given: str | None, policy: Policy, folder: Path) -> Baseline | None:
+    if given is not None:
+        return load_baseline(given)
+    return None if policy.reference.baseline is None else load_baseline(folder / policy.reference.baseline)
+
+
+def _comparison(side: Side, policy: Policy) -> Comparison | None:
+    reference = policy.reference
+    if reference.model is None and not reference.layout:
+        return None
+    for name in reference.layout:
+        if name not in LAYOUT_NAMES:
+            raise InputError(
+                f"the policy: unknown key `reference.layout.{name}`", hint=nearest(name, tuple(sorted(LAYOUT_NAMES)))
+            )
+    try:
+        build_layout(dict(reference.layout))
+        return compare_with_ledger(side, reference.model, dict(reference.layout), DEFAULT_TOLERANCE)
+    except msgspec.ValidationError as error:
+        raise InputError(f"the policy: reference.layout: {error}") from error
+
+
+def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *, force: bool) -> None:
+    file = Path(checking.write_policy or DEFAULT_POLICY)
+    beside = Path(checking.baseline) if checking.baseline is not None else file.with_suffix(".baseline.json")
+    for path in (file, beside):
+        refuse_overwrite(path, force=force)
+    runs = read_runs(reading, measuring)
+    measurements = [run.measurement for run in runs]
+    baseline = make_baseline(measurements, [run.name for run in runs])
+    if not baseline.rows:
+        raise InputError("the runs hold no call: there is nothing to keep", hint="record with CPU activity on")
+    policy = propose_policy(measurements, runs[0].inference, baseline, _seen_from(beside, file.parent))
+    for path, text in ((beside, render_baseline(baseline)), (file, render_policy(policy, COMMENTS))):
+        with replacing(path, force=force) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        click.echo(f"Wrote {path}", err=True)
+
+
+def _seen_from(path: Path, folder: Path) -> str:
+    """The path as the policy names it: relative to its own folder where it lies in it."""
+    try:
+        return path.resolve().relative_to(folder.resolve()).as_posix()
+    except ValueError:
+        return str(path.resolve())
