@@ -186,6 +186,10 @@ def _close_with_gradients(job: Job, case: Case, data: DataParallel, known: dict[
                 f" and the product closes at {world}" if closed else ""
             )
             case.decide(name, 1, 0.96 if closed else 0.85, told)
+    open_contexts = [c for c in case.verdict("cp").left if span % c == 0]
+    if open_contexts:
+        case.leave("dp", {span // c for c in open_contexts}, f"gradients span {span}, which may hold context ranks")
+        return
     dp = span // cp if inside or (cp > 1 and data.shard[0].group.ranks is None) else span
     if cp > 1 and not inside and closed and span * cp * (known["tp"] or 1) * (known["pp"] or 1) != world:
         dp = span // cp  # the product closes only with cp inside the group

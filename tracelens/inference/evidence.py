@@ -10,7 +10,8 @@ from tracelens.results import FieldEvidence
 
 DECIDED = 0.6
 """Below this a field is left open: what is said must be much more likely than not."""
-CERTAIN = 0.99
+SETTLES_A_DOUBT = 0.97
+"""Something known to be open is decided only by evidence as good as this."""
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class Case:
             return Verdict(None, None, () if doubt is None else doubt[0])
         (value, best), *others = sorted(beliefs.items(), key=lambda item: -item[1])
         net = best * (1 - max((other for _, other in others), default=0.0))
-        if doubt is not None and (value not in doubt[0] or best < CERTAIN - 0.04):
+        if doubt is not None and (value not in doubt[0] or best < SETTLES_A_DOUBT):
             return Verdict(None, None, tuple(dict.fromkeys((*doubt[0], *beliefs))))
         if net < DECIDED:
             left = tuple(beliefs) if others else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from tracelens.collectives import Primitive
@@ -118,7 +118,8 @@ def _lanes(view: RankView, uses: Sequence[Use]) -> Iterator[Lane]:
     calls = [c for c in calls if c.elements is None or c.elements > 8]
     largest = max((c.elements or 0 for c in calls), default=0)
     calls = [c for c in calls if (c.elements or 0) * 8 >= largest]  # shapes sent ahead are no activations
-    kinds, pairs = _kinds_of_sends(view, [c for c in calls if c.primitive is P.send])
+    activations = {use.group for use in uses if use.role in (Role.tensor, Role.context, Role.experts)}
+    kinds, pairs = _kinds_of_sends(view, [c for c in calls if c.primitive is P.send], activations)
     sends = []
     for c in (c for c in calls if c.primitive is P.send):
         direction = _direction(ranks, place, c)
@@ -149,7 +150,7 @@ def _kind_by_direction(direction: int, place: int) -> Phase:
     return F if place == 0 else B
 
 
-def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> tuple[dict[int, Phase], int]:
+def _kinds_of_sends(view: RankView, sends: Sequence[Call], activations: Set[int]) -> tuple[dict[int, Phase], int]:
     """What each send follows: compute of the thread that sends is forward, of autograd's thread backward.
 
     Two sends without compute between them follow a forward and a backward that ran as one. Returns the kinds and
@@ -159,7 +160,7 @@ def _kinds_of_sends(view: RankView, sends: Sequence[Call]) -> tuple[dict[int, Ph
     if not gaps:
         gaps = sorted((g for g in view.gaps if g.busy_ns > 0), key=lambda g: (g.after, g.end_ns))
     if not gaps:
-        return _kinds_by_collectives(view, sends), 0
+        return _kinds_by_collectives(view, sends, activations), 0
     places = [g.after for g in gaps]
     kinds: dict[int, Phase] = {}
     main = _main_thread(view)
@@ -181,9 +182,9 @@ def _main_thread(view: RankView) -> int | None:
     return threads.most_common(1)[0][0] if threads else None
 
 
-def _kinds_by_collectives(view: RankView, sends: Sequence[Call]) -> dict[int, Phase]:
+def _kinds_by_collectives(view: RankView, sends: Sequence[Call], activations: Set[int]) -> dict[int, Phase]:
     """Without compute: the phase of the last collective before each send, if there are enough of them."""
-    collectives = [c for c in view.calls if c.phase in (F, B) and c.primitive not in (P.send, P.recv)]
+    collectives = [c for c in view.calls if c.group in activations and c.phase in (F, B)]
     if len(collectives) <= len(sends):
         return {}
     spots = [c.index for c in collectives]
@@ -217,7 +218,7 @@ def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, 
 def _is_v_shaped(lane: Lane) -> bool:
     """Activations go both ways: each rank holds a stage from either end."""
     if lane.size == 2:
-        return False
+        return lane.is_told and lane.count(F) == lane.count(B) > 0
     back, forth = lane.count(F, -1), lane.count(B, 1)
     if not lane.is_told:
         return False
@@ -240,7 +241,7 @@ def _decide_v(case: Case, lanes: Sequence[Lane]) -> None:
     case.solve("num_microbatches")
     shapes = {_is_fed_from_both_ends(lane) for lane in lanes} - {None}
     together = any(lane.pairs > 0.1 * len(lane.sends) for lane in lanes)
-    one_way = {max(lane.count(F, 1), lane.count(F, -1)) for lane in lanes}
+    one_way = {max(lane.count(F, way) for way in (1, -1, 0)) for lane in lanes}
     told += f", {sum(lane.pairs for lane in lanes)} times two at once"
     if shapes == {True}:
         case.decide("schedule", "dualpipe", 0.9, f"{told}; forwards begin at both ends")
@@ -270,7 +271,7 @@ def _is_fed_from_both_ends(lane: Lane) -> bool | None:
     turn = next((i for i, kind, way in lane.sends if (kind is B if lane.is_first else kind is F and way < 0)), None)
     if turn is None:
         return None
-    ahead = sum(kind is F and way > 0 and index < turn for index, kind, way in lane.sends)
+    ahead = sum(kind is F and way >= 0 and index < turn for index, kind, way in lane.sends)
     return {2 * (p - r) - 1: False, p - 2 * r - 1: True}.get(ahead)
 
 

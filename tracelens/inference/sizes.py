@@ -150,8 +150,13 @@ def _norm_gradients(job: Job) -> int | None:
     return size if count >= 2 else None
 
 
+_FEW_SHARDS = 64
+
+
 def _head_minus_embedding(data: DataParallel) -> int | None:
     """FSDP units of the embedding (V·h) and of norm and head (V·h + h) differ by h."""
+    if (data.shard_size or 0) > _FEW_SHARDS:
+        return None  # units are padded to a multiple of the shards, which hides the difference
     units = {
         c.elements for s in data.shard if s.use.role is Role.weights for c in s.use.calls if c.primitive is P.all_gather
     }
