@@ -11,8 +11,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
+from tracelens.capture.answers import answer_locally
 from tracelens.capture.calls import Call, CallObserver
-from tracelens.capture.fakeworld import FakeWorld, answer_locally, fake_world
+from tracelens.capture.fakeworld import FakeWorld, fake_world
 from tracelens.capture.stages import Shapes, run_with_stages
 from tracelens.capture.steps import EnoughSteps, StepTracker
 from tracelens.capture.traffic import DryRun, RankCalls
