@@ -23,8 +23,8 @@ from tracelens.cli.options import (
     Reading,
     explain_option,
     measuring_options,
-    output_options,
     reading_options,
+    report_options,
 )
 from tracelens.cli.output import Output, refuse_overwrite, replacing
 from tracelens.cli.rendering import write_document
@@ -68,7 +68,7 @@ def checking_options(function: F) -> F:
 @reading_options
 @checking_options
 @measuring_options
-@output_options
+@report_options
 @explain_option
 def command(*, reading: Reading, checking: Checking, measuring: Measuring, output: Output, explain: bool) -> int:
     """Hold a run against the limits of a policy, for a CI job.
@@ -97,7 +97,7 @@ def command(*, reading: Reading, checking: Checking, measuring: Measuring, outpu
         comparison=comparison,
         findings=(*findings, *(one for one in taught if one.code not in told)),
     )
-    write_document(document, output, every_row=measuring.per_rank, explain=explain)
+    write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=side.summaries)
     return 1 if any(one.severity is Severity.error for one in document.findings) else 0
 
 
