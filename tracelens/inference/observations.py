@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import polars as pl
 
 from tracelens.collectives import Primitive
@@ -156,26 +157,31 @@ def _members(same: Sequence[RankSummary]) -> tuple[int, ...]:
     return tuple(sorted({s.rank for s in same if s.rank is not None}))
 
 
+_SIGNED = ("group", "primitive", "dtype", "phase", "in_elements", "out_elements", "peer")
+
+
 def _signatures(summaries: Sequence[RankSummary]) -> list[object]:
-    """What decides whether two ranks do the same: the kinds of their groups, and counts and bytes of their calls.
+    """What decides whether two ranks do the same: the kinds of their groups, their places in pipelines, their calls.
 
     All summaries pass through one frame, so that thousands of ranks take one query and not thousands.
     """
-    frames = [
-        s.calls.lazy()
-        .select("group", "primitive", "dtype", "phase", "in_elements", "out_elements", "peer")
-        .with_columns(
-            rank_index=pl.lit(i, pl.Int32), peer=(pl.col("peer") - (s.rank or 0)).sign(), steps=len(s.head.steps) or 1
-        )
-        for i, s in enumerate(summaries)
-    ]
-    if not frames:
+    if not summaries:
         return []
+    frames = [s.calls.select(_SIGNED) for s in summaries]
+    lengths = [len(frame) for frame in frames]
+    together = pl.concat(frames).with_columns(
+        rank_index=pl.Series(np.repeat(np.arange(len(summaries), dtype=np.int32), lengths)),
+        own=pl.Series(np.repeat([s.rank or 0 for s in summaries], lengths)),
+        steps=pl.Series(np.repeat([len(s.head.steps) or 1 for s in summaries], lengths)),
+    )
     uneven = pl.col("primitive") == P.all_to_all.value
     rows = (
-        pl.concat(frames)
-        .with_columns(pl.when(~uneven).then(pl.col(c)).alias(c) for c in ("in_elements", "out_elements"))
-        .group_by("rank_index", "group", "primitive", "dtype", "phase", "in_elements", "out_elements", "peer", "steps")
+        together.lazy()
+        .with_columns(
+            *(pl.when(~uneven).then(pl.col(c)).alias(c) for c in ("in_elements", "out_elements")),
+            peer=(pl.col("peer") - pl.col("own")).sign(),
+        )
+        .group_by("rank_index", "steps", *_SIGNED)
         .len()
         .with_columns(row=pl.struct(pl.exclude("rank_index")).hash())
         .sort("rank_index", "row")
@@ -184,19 +190,24 @@ def _signatures(summaries: Sequence[RankSummary]) -> list[object]:
         .collect()
     )
     calls = {index: tuple(row) for index, row in rows.iter_rows()}
+    places = _places(summaries, together)
     meshes: dict[tuple[int, ...], object] = {}
-    return [(_kinds(s.head.groups, meshes), _place(s), calls.get(i, ())) for i, s in enumerate(summaries)]
+    return [
+        (_kinds(s.head.groups, meshes), places.get(index, ()), calls.get(index, ()))
+        for index, s in enumerate(summaries)
+    ]
 
 
-def _place(summary: RankSummary) -> object:
-    """Where a rank stands in its groups with point-to-point calls: stages of a pipeline are no copies."""
-    p2p = summary.calls.filter(pl.col("primitive").is_in(["send", "recv"]))["group"].unique()
-    places: list[tuple[int, int]] = []
-    for index in p2p.drop_nulls():
-        ranks = summary.head.groups[index].ranks
+def _places(summaries: Sequence[RankSummary], calls: pl.DataFrame) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Where ranks stand in their groups with point-to-point calls: stages of a pipeline are no copies."""
+    p2p = calls.filter(pl.col("primitive").is_in(["send", "recv"]) & pl.col("group").is_not_null())
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    for index, group in p2p.select("rank_index", "group").unique().sort("rank_index", "group").iter_rows():
+        summary = summaries[index]
+        ranks = summary.head.groups[group].ranks
         if ranks is not None and summary.rank in ranks:
-            places.append((index, ranks.index(summary.rank)))
-    return tuple(sorted(places))
+            found[index] = (*found.get(index, ()), (group, ranks.index(summary.rank)))
+    return found
 
 
 def _kinds(groups: Sequence[LocalGroup], meshes: dict[tuple[int, ...], object]) -> tuple[object, ...]:
