@@ -22,8 +22,6 @@ class Dispatcher(StrEnum):
     alltoall = "alltoall"
     allgather = "allgather"
     deepep = "deepep"
-    padded = "padded"
-    """All-to-all of `[experts, capacity, hidden]`, padded to the capacity (GShard, DeepSpeed)."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -83,8 +81,6 @@ class DDPOptions(Choices, frozen=True, kw_only=True, tag="ddp"):
     first_bucket_mib: float | None = 1
     """Cap of the first bucket: 1 MiB as long as `bucket_cap_mb` is not given; null is that of the others."""
     accumulate_without_sync: bool = False
-    dispatcher: Dispatcher = Dispatcher.alltoall
-    clip_gradients: bool = False
     loss_average: bool = False
 
 

@@ -67,6 +67,9 @@ def _framework(layout: Layout) -> Iterator[str]:
     for axis in ("tp", "pp", "cp", "ep") if supported is not None else ():
         if getattr(layout, axis) > 1 and axis not in (supported or ()):
             yield f"{layout.framework} has no {axis} (given {getattr(layout, axis)})"
+    whole = layout.tp > 1 and not layout.sequence_parallel
+    if whole and layout.framework is Framework.torchtitan and layout.native().fused_qkv:
+        yield f"torchtitan under tp {layout.tp} without sequence parallel (fused_qkv) is not modelled yet"
     levels = _SUPPORTED_LEVELS.get(layout.framework)
     if levels is not None and layout.zero_level not in levels:
         yield f"{layout.framework} has no zero {layout.zero_level} (it has {', '.join(map(str, levels))})"

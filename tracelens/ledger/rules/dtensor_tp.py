@@ -95,9 +95,8 @@ def _norm_gradients(model: ModelSpec, layout: Layout, stage: StagePlan) -> Itera
 
 def _without_sequence_parallel(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[Term]:
     dtype = layout.param_dtype
-    fused = layout.native().fused_qkv
-    # each column-parallel linear reduces the gradient of its own copy of the input
-    per_layer = (1 if fused else 3) + (2 if model.gated else 1)
+    # each column-parallel linear reduces the gradient of its own copy of the input: q, k, v, w1, w3
+    per_layer = 3 + (2 if model.gated else 1)
     _, again = _recomputed(layout)
     layers = y.L_s * y.m
     if stage.layers:
