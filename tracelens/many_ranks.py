@@ -34,7 +34,10 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(StrEnum):
-    """What the last rank to arrive did before, more than the others."""
+    """What the last rank to arrive did before, more than the others.
+
+    `receive` stood behind a receive on its GPU; `launch` had nothing to do: its CPU had launched nothing in time.
+    """
 
     compute = "compute"
     communication = "communication"
@@ -54,9 +57,11 @@ class LastArrival(msgspec.Struct, frozen=True, kw_only=True):
     """Last in at least half of them, and by chance in less than one group of a hundred."""
     late_ns: int
     """Median over those calls of how long the first waited for it."""
+    late_total_ns: int | None = None
+    """The sum of the same."""
     cause: Cause
     cause_ns: int | None
-    """Median of what it did more than the middle one of the others since their last common call, at most `late_ns`."""
+    """Mean over those calls of what it did more than the middle one of the others, at most how late it was."""
 
 
 class RankWait(msgspec.Struct, frozen=True, kw_only=True):

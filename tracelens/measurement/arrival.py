@@ -22,9 +22,12 @@ _CAUSES = (
     (Cause.receive, "behind"),
     (Cause.compute, "compute"),
     (Cause.communication, "communication"),
-    (Cause.launch, "launch"),
+    (Cause.launch, "idle"),
 )
-"""Tried in this order: a receive in front is communication too, and a late launch may follow from either."""
+"""Tried in this order: a receive in front is communication too."""
+
+_DEEDS = ("compute", "communication", "idle")
+"""What fills the time between two calls; all in all a rank is late by what it has more of them than the others."""
 
 
 def find_last_arrivals(used: pl.DataFrame) -> dict[tuple[Any, ...], LastArrival]:
@@ -43,14 +46,14 @@ def find_last_arrivals(used: pl.DataFrame) -> dict[tuple[Any, ...], LastArrival]
     if calls.is_empty():
         return {}
     last = calls.join(_compare(calls), on=["lane", "key"]).filter("is_last")
-    excess = {name: (pl.col(name) - pl.col(f"{name}_others")).median() for name in ("compute", "communication")}
+    parts = {name: _share_of_lateness(name) for name in _DEEDS}
     by_rank = last.group_by(*_ROW, "rank").agg(
         calls=pl.len(),
         members=pl.col("timed").median(),
         late=pl.col("late").median(),
-        behind=pl.col("behind").median(),
-        launch=pl.when(pl.col("queued") < NOTABLE_NS).then(pl.col("entered") - pl.col("entered_others")).median(),
-        **excess,
+        total=pl.col("late").sum(),
+        behind=pl.col("behind").sum(),
+        **parts,
     )
     most = by_rank.with_columns(of=pl.col("calls").sum().over(_ROW)).sort("calls", "rank", descending=[True, False])
     rows = most.unique(_ROW, keep="first", maintain_order=True).iter_rows(named=True)
@@ -58,15 +61,13 @@ def find_last_arrivals(used: pl.DataFrame) -> dict[tuple[Any, ...], LastArrival]
 
 
 def _with_deeds(used: pl.DataFrame) -> pl.DataFrame:
-    """What each rank did since its last call of the lane, and when its CPU launched this one."""
+    """What each rank did between its last call of the lane and this one: compute, communication, and nothing."""
     since = ("lane", "rank")
-    ordered = used.sort("lane", "rank", "call")
-    offset = pl.col("offset_ns")
-    return ordered.with_columns(
-        compute=pl.col("compute_before_ns").diff().over(since),
-        communication=pl.col("comm_before_ns").diff().over(since) - pl.col("duration_ns").shift(1).over(since),
-        entered=pl.col("launch_ns") - offset,
-        queued=pl.col("start_ns") - pl.col("launch_ns"),
+    gap = pl.col("start_ns") - pl.col("end_ns").shift(1).over(since)
+    compute = pl.col("compute_before_ns").diff().over(since)
+    communication = pl.col("comm_before_ns").diff().over(since) - pl.col("duration_ns").shift(1).over(since)
+    return used.sort("lane", "rank", "call").with_columns(
+        compute=compute, communication=communication, idle=gap - compute - communication
     )
 
 
@@ -76,22 +77,21 @@ def _compare(calls: pl.DataFrame) -> pl.DataFrame:
     return others.agg(
         late=pl.col("wait_ns").max(),
         behind=pl.col("behind_ns").max(),
-        compute_others=pl.col("compute").median(),
-        communication_others=pl.col("communication").median(),
-        entered_others=_median_time("entered"),
+        **{f"{name}_others": pl.col(name).median() for name in _DEEDS},
     )
 
 
-def _median_time(name: str) -> pl.Expr:
-    """A median that keeps ns: floats do not hold times since the epoch."""
-    return pl.col(name).sort().get(pl.col(name).len() // 2, null_on_oob=True)
+def _share_of_lateness(name: str) -> pl.Expr:
+    """How much of its lateness a rank did more of something than the others, over all calls, ns."""
+    excess = pl.col(name) - pl.col(f"{name}_others")
+    return pl.min_horizontal(excess.clip(0), "late").sum()
 
 
 def _arrival(row: dict[str, Any]) -> LastArrival:
     cause, extra = Cause.unknown, None
     for candidate, column in _CAUSES:
-        if row[column] is not None and row[column] >= _EXPLAINS * row["late"] and row[column] > 0:
-            cause, extra = candidate, round(min(row[column], row["late"]))
+        if row[column] and row[column] >= _EXPLAINS * row["total"]:
+            cause, extra = candidate, round(row[column] / row["calls"])
             break
     return LastArrival(
         rank=row["rank"],
@@ -99,6 +99,7 @@ def _arrival(row: dict[str, Any]) -> LastArrival:
         of=row["of"],
         systematic=is_systematic(row["calls"], row["of"], round(row["members"])),
         late_ns=round(row["late"]),
+        late_total_ns=round(row["total"]),
         cause=cause,
         cause_ns=extra,
     )
