@@ -37,6 +37,7 @@ SHARDED: Rows = {
     ("recompute", "gathers", "scatters"),
     [
         (Recompute.none, 26, 26),
+        (Recompute.full, 38, 38),
     ],
 )
 def test_the_ledger_equals_what_torchtitan_issued(recompute: Recompute, gathers: int, scatters: int) -> None:

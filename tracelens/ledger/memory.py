@@ -142,7 +142,9 @@ def _mean_width(model: ModelSpec) -> float:
 
 
 def stage_activations(model: ModelSpec, layout: Layout, stage: StagePlan) -> Activations:
-    """What a pipeline rank keeps for backward at its worst moment."""
+    """What a pipeline rank keeps for backward at its worst moment; in serving, its key-value cache."""
+    if layout.framework is Framework.serving:
+        return _key_value_cache(model, layout, stage)
     per_layer = activation_bytes_per_layer(model, layout)
     flying = microbatches_in_flight(layout, stage.rank)
     ends = _end_bytes(model, layout, stage, flying)
@@ -154,6 +156,23 @@ def stage_activations(model: ModelSpec, layout: Layout, stage: StagePlan) -> Act
         ends_bytes=int(ends),
         total_bytes=int(per_layer * stage.layers * flying + ends),
         formula=f"layers · micro-batches in flight · {name} (Korthikanti et al. 2022)",
+    )
+
+
+def _key_value_cache(model: ModelSpec, layout: Layout, stage: StagePlan) -> Activations:
+    """Keys and values of every token of the batch, in bf16; a rank holds at least one head."""
+    tokens = (layout.seq_len or model.seq_len) * layout.micro_batch
+    width = max(model.key_value_heads // layout.tp, 1) * model.dim_per_head
+    per_layer = 2 * 2 * tokens * width
+    if model.latent is not None:
+        per_layer = 2 * tokens * (model.latent.kv_rank + model.latent.rope_dim)
+    return Activations(
+        per_layer_bytes=per_layer,
+        layers=stage.layers,
+        microbatches_in_flight=layout.num_microbatches,
+        ends_bytes=0,
+        total_bytes=per_layer * stage.layers * layout.num_microbatches,
+        formula="layers · batches · 2·s·b·h_kv/t in bf16 (key-value cache)",
     )
 
 
