@@ -33,6 +33,7 @@ SURFACE: dict[str, set[str]] = {
     | {"--model", "--world-size", "--against", "--tolerance", "--explain"},
     "check": READING | MEASURING | OUTPUT | {"--policy", "--baseline", "--write-policy", "--explain"},
     "baseline": READING | MEASURING | {"ACTION", "-o", "--output", "--force"},
+    "annotate": {"PATH", "-o", "--output", "--force", "--kernels", "--no-progress"},
     "predict": LAYOUT | OUTPUT | {"--model", "--gpus-per-node", "--world-size", "--stage", "--cluster", "--explain"},
     "crosscheck": READING | OUTPUT,
     "toys": OUTPUT | {"EXERCISE", "--trace"},

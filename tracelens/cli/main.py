@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("tracelens.cli.diff", "Hold what was measured against a prediction, or against another run."),
     "check": ("tracelens.cli.check", "Hold a run against the limits of a policy, for a CI job."),
     "baseline": ("tracelens.cli.baseline", "Write, or update, the baseline that `check` holds runs against."),
+    "annotate": ("tracelens.cli.annotate", "Copy a trace with a track per axis, for Perfetto."),
     "predict": ("tracelens.cli.predict", "Say what a model under a layout sends, holds and waits for, with no trace."),
     "crosscheck": (
         "tracelens.cli.crosscheck",
