@@ -38,6 +38,7 @@ SHARDED: Rows = {
     [
         (Recompute.none, 26, 26),
         (Recompute.full, 38, 38),
+        (Recompute.op_selective, 38, 26),
     ],
 )
 def test_the_ledger_equals_what_torchtitan_issued(recompute: Recompute, gathers: int, scatters: int) -> None:
