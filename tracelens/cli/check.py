@@ -91,14 +91,13 @@ def command(*, reading: Reading, checking: Checking, measuring: Measuring, outpu
     findings = check(facts, policy, baseline)
     taught = weigh(list(find(side.measurement, side.inference, comparison)), policy)
     told = {one.code for one in findings}
+    everything = (*findings, *(one for one in taught if one.code not in told))
+    passed = not any(one.severity is Severity.error for one in everything)
     document = make_document(
-        side.measurement,
-        inference=side.inference,
-        comparison=comparison,
-        findings=(*findings, *(one for one in taught if one.code not in told)),
+        side.measurement, inference=side.inference, comparison=comparison, findings=everything, passed=passed
     )
     write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=side.summaries)
-    return 1 if any(one.severity is Severity.error for one in document.findings) else 0
+    return 0 if passed else 1
 
 
 def _policy(path: str | None) -> tuple[Policy, Path]:

@@ -26,7 +26,7 @@ from tracelens.comparison.compare import Expectation, check_world, compare
 from tracelens.comparison.examples import add_examples
 from tracelens.comparison.expectation import captured_model, complete_fields, read_captured
 from tracelens.comparison.runs import compare_runs
-from tracelens.comparison.solve import solve_model
+from tracelens.comparison.solve import settle_layout, solve_model
 from tracelens.errors import UsageError
 from tracelens.ledger.layout import Layout
 from tracelens.ledger.model_source import load_model
@@ -108,7 +108,9 @@ def command(
         side = other
     else:
         comparison = compare_with_ledger(side, comparing.model, comparing.layout, comparing.tolerance)
-    document = make_document(side.measurement, inference=side.inference, comparison=comparison)
+    document = make_document(
+        side.measurement, inference=side.inference, comparison=comparison, passed=comparison.inside_tolerance
+    )
     write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=side.summaries)
     return 0 if comparison.inside_tolerance else 1
 
@@ -137,16 +139,19 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
     fields, layout_from, assumed = complete_fields(given, captured, config, world)
     layout = build_layout(fields)
     check_world(side.measurement, layout)
-    if model_source is not None:
-        model = load_model(model_source)
-        return Expectation(model=model, layout=layout, sizes_from="given", layout_from=layout_from, assumptions=assumed)
-    told = captured_model(captured)
-    if told is not None:
-        return Expectation(
-            model=told, layout=layout, sizes_from="metadata", layout_from=layout_from, assumptions=assumed
-        )
-    solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=_fixed(layout_fields))
-    return replace(solved, layout_from=layout_from, assumptions=assumed + solved.assumptions)
+    fixed = _fixed(layout_fields)
+    model = load_model(model_source) if model_source is not None else captured_model(captured)
+    if model is None:
+        solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=fixed)
+        return replace(solved, layout_from=layout_from, assumptions=assumed + solved.assumptions)
+    expected = Expectation(
+        model=model,
+        layout=layout,
+        sizes_from="metadata" if model_source is None else "given",
+        layout_from=layout_from,
+        assumptions=assumed,
+    )
+    return settle_layout(side.measurement, expected, given=fixed)
 
 
 _FIELD_OF = {

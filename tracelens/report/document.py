@@ -50,6 +50,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison | RunComparison | None = None
     """Predicted against measured, or run against run; null unless asked for."""
     findings: tuple[Finding, ...] = ()
+    passed: bool | None = None
+    """The verdict of `diff` and `check`: whether they exit with 0; null where nothing was judged."""
 
 
 def make_document(
@@ -58,6 +60,7 @@ def make_document(
     inference: Inference | None = None,
     comparison: Comparison | RunComparison | None = None,
     findings: tuple[Finding, ...] = (),
+    passed: bool | None = None,
 ) -> Document:
     """Put what was measured, and what was found in it, into one document."""
     return Document(
@@ -77,4 +80,5 @@ def make_document(
         inference=inference,
         comparison=comparison,
         findings=findings,
+        passed=passed,
     )

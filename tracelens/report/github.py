@@ -13,7 +13,7 @@ from tracelens.report.document import Document
 from tracelens.report.headline import describe_run
 from tracelens.report.sections_compared import describe_difference, differences
 from tracelens.report.table import printable
-from tracelens.report.verdict import Status, summarize_verdict
+from tracelens.report.verdict import Status, fails_by_comparison, summarize_verdict
 from tracelens.results import Comparison, Finding
 
 MOST_ANNOTATIONS = 10
@@ -71,7 +71,7 @@ def _commands(document: Document) -> Iterator[_Command]:
         yield _KINDS[finding.severity], _title(finding), _message(finding.message, finding.hint)
     comparison = document.comparison
     if isinstance(comparison, Comparison):
-        kind = "notice" if comparison.inside_tolerance else "error"
+        kind = "error" if fails_by_comparison(document) else "notice"
         for row in differences(comparison):
             yield kind, f"tracelens {row.verdict}", printable(describe_difference(row))
     for problem in document.run.problems:

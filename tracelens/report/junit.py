@@ -14,6 +14,7 @@ from tracelens.report.comparison import merge_rows
 from tracelens.report.document import Document
 from tracelens.report.sections_compared import describe_difference, format_place
 from tracelens.report.table import printable
+from tracelens.report.verdict import fails_by_comparison
 from tracelens.results import Comparison, ComparisonRow, Finding, RunComparison, RunRow, TimeVerdict, Verdict
 from tracelens.units import format_bytes
 
@@ -34,9 +35,9 @@ def _suites(document: Document) -> Iterator[Element]:
     yield _reading(document)
     yield _findings(document)
     if isinstance(document.comparison, Comparison):
-        yield _compared(document.comparison)
+        yield _compared(document.comparison, fails=fails_by_comparison(document))
     elif isinstance(document.comparison, RunComparison):
-        yield _runs(document.comparison)
+        yield _runs(document.comparison, fails=fails_by_comparison(document))
 
 
 def _count(suite: Element) -> None:
@@ -74,20 +75,24 @@ def _finding_name(finding: Finding) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _compared(comparison: Comparison) -> Element:
+def _compared(comparison: Comparison, *, fails: bool) -> Element:
     suite = Element("testsuite", name="predicted against measured")
     for alike in merge_rows(comparison.rows):
         row = alike[0]
         case = _case(suite, "comparison", _row_name(row))
         if row.verdict is Verdict.match:
             continue
-        told = printable(describe_difference(row))
-        # a difference that leaves the whole inside its tolerance does not fail the job
-        if comparison.inside_tolerance:
-            SubElement(case, "system-out").text = told
-        else:
-            SubElement(case, "failure", type=row.verdict.value, message=told).text = told
+        _tell(case, row.verdict, describe_difference(row), fails=fails)
     return suite
+
+
+def _tell(case: Element, verdict: Verdict, difference: str, *, fails: bool) -> None:
+    """A difference as a failure, or as output where the job passes in spite of it."""
+    told = printable(difference)
+    if fails:
+        SubElement(case, "failure", type=verdict.value, message=told).text = told
+    else:
+        SubElement(case, "system-out").text = told
 
 
 def _row_name(row: ComparisonRow) -> str:
@@ -96,7 +101,7 @@ def _row_name(row: ComparisonRow) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _runs(comparison: RunComparison) -> Element:
+def _runs(comparison: RunComparison, *, fails: bool) -> Element:
     suite = Element("testsuite", name="run against run")
     for metric in comparison.metrics:
         case = _case(suite, "time", metric.name.replace("_", " "))
@@ -105,11 +110,7 @@ def _runs(comparison: RunComparison) -> Element:
     for row in comparison.rows:
         case = _case(suite, "traffic", _run_name(row))
         if row.verdict is not Verdict.match:
-            told = printable(_run_difference(row))
-            element = SubElement(case, "system-out" if comparison.inside_tolerance else "failure")
-            element.text = told
-            if element.tag == "failure":
-                element.attrib.update(type=row.verdict.value, message=told)
+            _tell(case, row.verdict, _run_difference(row), fails=fails)
     return suite
 
 

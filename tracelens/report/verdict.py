@@ -10,7 +10,7 @@ from tracelens.errors import Severity
 from tracelens.report.comparison import percent_down
 from tracelens.report.document import Document
 from tracelens.report.lines import plural
-from tracelens.results import Comparison, Finding
+from tracelens.results import Comparison, RunComparison
 
 
 class Status(StrEnum):
@@ -34,31 +34,29 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize_verdict(document: Document) -> Summary | None:
-    """The verdict over findings and comparison; None where nothing was judged."""
-    findings, comparison = document.findings, document.comparison
-    if comparison is None and not findings:
-        return None
-    errors, warnings = _count(findings, Severity.error), _count(findings, Severity.warning)
-    outside = comparison is not None and not comparison.inside_tolerance
-    parts = []
-    if comparison is not None:
-        parts.append(_compared(document, outside=outside))
-    if errors:
-        parts.append(plural(errors, "error"))
-    if warnings:
-        parts.append(plural(warnings, "warning"))
-    status = Status.failed if errors or outside else Status.warned if warnings else Status.passed
-    return Summary(status=status, text=", ".join(parts) or "nothing is over a limit")
+    """The verdict and what it rests on; None where nothing was judged and nothing found."""
+    errors, warnings = _count(document, Severity.error), _count(document, Severity.warning)
+    parts = [
+        _compared(document.comparison) if document.comparison is not None else "",
+        plural(errors, "error") if errors else "",
+        plural(warnings, "warning") if warnings else "",
+    ]
+    text = ", ".join(part for part in parts if part) or "every limit is kept"
+    if document.passed is not None:
+        return Summary(status=Status.passed if document.passed else Status.failed, text=text)
+    return Summary(status=Status.warned, text=text) if errors or warnings else None
 
 
-def _count(findings: tuple[Finding, ...], severity: Severity) -> int:
-    return sum(finding.severity is severity for finding in findings)
+def fails_by_comparison(document: Document) -> bool:
+    """Whether it is the comparison that fails the job, and not a finding."""
+    return document.passed is False and not _count(document, Severity.error)
 
 
-def _compared(document: Document, *, outside: bool) -> str:
-    comparison = document.comparison
-    assert comparison is not None
-    side = "outside" if outside else "inside"
-    explained = percent_down(comparison.explained_bytes_fraction)
+def _count(document: Document, severity: Severity) -> int:
+    return sum(finding.severity is severity for finding in document.findings)
+
+
+def _compared(comparison: Comparison | RunComparison) -> str:
+    side = "inside" if comparison.inside_tolerance else "outside"
     what = "explained" if isinstance(comparison, Comparison) else "unchanged"
-    return f"{explained} of the bytes {what}, {side} the tolerance"
+    return f"{percent_down(comparison.explained_bytes_fraction)} of the bytes {what}, {side} the tolerance"
