@@ -10,7 +10,17 @@ import msgspec
 
 from tracelens.capture.calls import Call, ProcessGroup
 from tracelens.collectives import DTYPES, Primitive
-from tracelens.results import CallsPerStep, Evidence, Group, Phase, RanksSource, Traffic
+from tracelens.results import (
+    CallsPerStep,
+    Coverage,
+    Evidence,
+    Group,
+    Measurement,
+    Phase,
+    RanksSource,
+    Run,
+    Traffic,
+)
 from tracelens.topology import format_mesh, mesh_of
 
 
@@ -43,6 +53,29 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     def traffic(self) -> tuple[Traffic, ...]:
         """Rows as a trace has them, one rank each."""
         return tuple(row for index, rank in enumerate(self.ranks) for row in _rank_traffic(index, rank))
+
+    @property
+    def measurement(self) -> Measurement:
+        """What a trace of these ranks would be measured as, without its times."""
+        calls = sum(1 for rank in self.ranks for _ in _counted(rank))
+        run = Run(
+            world_size=self.world_size,
+            ranks=tuple(rank.rank for rank in self.ranks),
+            files=(),
+            steps=tuple(sorted({step for rank in self.ranks for step in rank.steps})),
+            backend="fake",
+            devices=(),
+            gpus_per_node=None,
+            coverage=Coverage(
+                calls=calls,
+                calls_with_kernel=0,
+                kernels=0,
+                kernels_with_call=0,
+                unsized_kernels=0,
+                calls_with_bytes=calls,
+            ),
+        )
+        return Measurement(run=run, groups=self.groups, traffic=self.traffic, time=(), overlap=())
 
     def call_rows(self) -> list[dict[str, object]]:
         """Every single call of the steps that count, with its module."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tracelens import __version__
 from tracelens.cli.options import StepRange, output_options
 from tracelens.cli.output import Format, Output
+from tracelens.report.document import make_document
 from tracelens.report.table import Column, lay_out
 from tracelens.results import Group, Traffic
 from tracelens.topology import format_ranks
@@ -92,18 +92,8 @@ def command(  # noqa: PLR0913 - click hands over one argument per option
 
 
 def _render_json(result: DryRun) -> str:
-    document = {
-        "schema_version": 1,
-        "tracelens_version": __version__,
-        "run": {
-            "world_size": result.world_size,
-            "ranks": [rank.rank for rank in result.ranks],
-            "steps": sorted({step for rank in result.ranks for step in rank.steps}),
-        },
-        "groups": result.groups,
-        "traffic": result.traffic,
-        "calls": result.call_rows(),
-    }
+    """The document of `analyze`, and every single call."""
+    document = msgspec.to_builtins(make_document(result.measurement)) | {"calls": result.call_rows()}
     return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
 
 
