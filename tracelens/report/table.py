@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from rich.cells import cell_len
 
 WIDTH = 100
 _NARROWEST = 7
+_COMMAND = re.compile(r"^(\s*)::")
 
 
 class Column(NamedTuple):
@@ -73,6 +75,19 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _written_out(ord(char)) for char in text)
+
+
+def as_text(line: str) -> str:
+    r"""A line that neither a terminal nor a CI runner takes for a command.
+
+    GitHub's runner obeys `::command::` at the start of a line and `##[command]` anywhere (actions/runner,
+    ActionCommand.cs).
+
+    >>> as_text("  ::error::x ##[error]y")
+    '  \\x3a:error::x #\\x23[error]y'
+    """
+    text = printable(line).replace("##[", r"#\x23[")
+    return _COMMAND.sub(r"\1\\x3a:", text)
 
 
 def _written_out(code: int) -> str:

@@ -17,7 +17,7 @@ from tracelens.report.headline import headline
 from tracelens.report.inference import inference_lines
 from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, titled_table
 from tracelens.report.pipeline import pipeline_lines
-from tracelens.report.table import WIDTH, Column
+from tracelens.report.table import WIDTH, Column, as_text
 from tracelens.report.traffic import evidence_table, traffic_tables, unsized_table
 from tracelens.report.waiting import dilation_lines, link_table, routing_lines, skew_table
 from tracelens.results import Group, Overlap, StepTime
@@ -62,6 +62,7 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
     for section in sections:
         if section:
             lines += [Line(""), *section]
+    lines = [Line(as_text(line.text), line.style) for line in lines]
     return _paint(lines) if colour else "".join(f"{line.text}\n" for line in lines)
 
 
