@@ -22,12 +22,13 @@ import polars as pl
 import zstandard
 
 from tracelens.engine import summarize_all
+from tracelens.inference.infer import infer
 from tracelens.measurement.classes import find_classes
 from tracelens.measurement.groups import GroupTable
 from tracelens.measurement.measure import measure
 from tracelens.measurement.traffic import measure_traffic
 from tracelens.results import RanksSource
-from tracelens.summary import LocalGroup, PackedSummary, RankSummary
+from tracelens.summary import LocalGroup, RankSummary
 from tracelens.trace.discover import Discovery, discover
 from tracelens.trace.summarize import summarize
 
@@ -93,8 +94,8 @@ def stages() -> list[RankSummary]:
         return [summarize(file) for file in sorted(Path(folder).glob("rank*"))[:PP]]
 
 
-def renumber(stage: RankSummary, rank: int, world: int) -> PackedSummary:
-    """A rank of the large job that does what the rank of its stage does."""
+def renumber(stage: RankSummary, rank: int, world: int) -> bytes:
+    """The file of a rank of the large job that does what the rank of its stage does."""
     width = world // PP
     place = rank % width
     chain = tuple(place + width * number for number in range(PP))
@@ -119,9 +120,7 @@ def renumber(stage: RankSummary, rank: int, world: int) -> PackedSummary:
     calls = stage.calls.with_columns(
         peer=pl.col("peer").replace_strict({p: chain[n] for p, n in old.items()}, default=None, return_dtype=pl.Int64)
     )
-    return RankSummary.from_bytes(
-        RankSummary(head=head, calls=calls, **{name: getattr(stage, name) for name in FRAMES_KEPT}).to_bytes()
-    )
+    return RankSummary(head=head, calls=calls, **{name: getattr(stage, name) for name in FRAMES_KEPT}).to_bytes()
 
 
 FRAMES_KEPT = ("kernels", "links", "segments", "compute", "budget", "shapes", "matmuls")
@@ -140,7 +139,9 @@ def measure_summaries(count: int, *, whole: bool) -> None:
     calls = [len(stage.calls) for stage in templates]
     print(f"{count} ranks, {min(calls)} to {max(calls)} calls each")
     width = count // PP
-    ranks = [renumber(templates[rank // width], rank, count) for rank in timed("made and read", count)]
+    files = [renumber(templates[rank // width], rank, count) for rank in timed("(made)", count)]
+    total = time.process_time()
+    ranks = [RankSummary.from_bytes(files.pop(0)) for _ in timed("read", count)]
     begin = time.process_time()
     table = GroupTable(ranks)
     report("group table", begin)
@@ -151,10 +152,14 @@ def measure_summaries(count: int, *, whole: bool) -> None:
     begin = time.process_time()
     classes = find_classes(rows, len(ranks))
     report(f"classes ({max(classes) + 1})", begin)
+    begin = time.process_time()
+    layout = infer(ranks).config
+    report(f"inference (tp {layout.tp}, pp {layout.pp})", begin)
+    report("all of these", total)
     if whole:
         begin = time.process_time()
         measurement = measure(ranks)
-        report(f"all of it, with waiting ({len(measurement.skew or ())} rows)", begin)
+        report(f"measured wholly, with waiting ({len(measurement.skew or ())} rows)", begin)
 
 
 def timed(what: str, count: int) -> Iterator[int]:
