@@ -94,7 +94,8 @@ def summary_of(
     for call in calls:
         groups.setdefault((call.group.name, call.group.ranks), len(groups))
     descriptions = {(c.group.name, c.group.ranks): c.group.description for c in calls}
-    busy = [at for at, late, _ in products if late] + [at for at, late in enumerate(backward) if late]
+    # products at n were made before call n
+    busy = [at - 0.5 for at, late, _ in products if late] + [float(at) for at, late in enumerate(backward) if late]
     bounds = (min(busy), max(busy)) if busy else None
     rows = [_row(i, call, late, bounds, groups) for i, (call, late) in enumerate(zip(calls, backward, strict=True))]
     frames = {name: pl.DataFrame(schema=schema) for name, schema in FRAMES.items()}
@@ -126,7 +127,7 @@ def summary_of(
 
 
 def _row(
-    index: int, call: Call, late: bool, bounds: tuple[int, int] | None, groups: dict[Any, int]
+    index: int, call: Call, late: bool, bounds: tuple[float, float] | None, groups: dict[Any, int]
 ) -> tuple[object, ...]:
     p2p = call.primitive in (Primitive.send, Primitive.recv)
     filled: dict[str, object] = {
@@ -153,7 +154,7 @@ def _row(
     return tuple(filled.get(name) for name in CALLS)
 
 
-def _phase(index: int, call: Call, late: bool, bounds: tuple[int, int] | None, *, p2p: bool) -> str | None:
+def _phase(index: int, call: Call, late: bool, bounds: tuple[float, float] | None, *, p2p: bool) -> str | None:
     """As the trace reader tells phases: by autograd's thread, the optimizer, and the bounds of backward."""
     if late:
         return "backward"

@@ -135,13 +135,13 @@ def _all_to_alls(view: RankView, group: int) -> list[Use]:
     if not tensors:
         return []
     one_hot = [c for c in tensors if c.splits is not None and len(c.splits) > 1 and sum(map(bool, c.splits)) <= 1]
-    if len(one_hot) > 0.8 * len(tensors):
+    gathered = [c for c in view.by_group[group] if c.primitive is P.all_gather and c.is_integer]
+    if len(one_hot) > 0.8 * len(tensors) and not counts and not gathered:
         return [_torch_ring(view, group, one_hot)]
     if _are_gradients(view, group, tensors):
         why = f"gathers of parameters and {len(tensors)} all-to-alls of the same {_m(tensors[0].elements)} elements"
         return [Use(Role.weights, group, (*_gathered(view, group), *tensors), 0.85, why, "all_to_all")]
     uneven = [c for c in tensors if c.splits is not None and len(set(c.splits)) > 1]
-    gathered = [c for c in view.by_group[group] if c.primitive is P.all_gather and c.is_integer]
     if uneven or counts or gathered:
         first = f"{len(uneven)} of {len(tensors)} all-to-alls have unequal splits" if uneven else "equal splits"
         why = f"{first}, {len(counts) + len(gathered)} exchanges of counts before them"
@@ -237,9 +237,13 @@ def _gathers_and_scatters(view: RankView, group: int) -> list[Use]:
         return []
     if any(c.primitive is P.all_to_all for c in own) and not scatters:
         return []  # the all-to-alls of the group have told what its gathers are for
+    maps = [c for c in view.by_group[group] if c.primitive is P.all_gather and c.dtype == "bool" and not c.is_scalar]
+    if maps and scatters:
+        why = f"{len(maps)} gathers of routing maps beside {len(gathers)} gathers and {len(scatters)} scatters"
+        return [Use(Role.experts, group, (*gathers, *scatters, *maps), 0.9, why, "allgather")]
     activations = _sequence_parallel(gathers, scatters)
     if activations is not None:
-        return [_tensor_or_experts(view, group, gathers, scatters, activations)]
+        return [_tensor_use(group, gathers, scatters, activations)]
     if not gathers:
         return _only_scatters(group, scatters)
     if not scatters:
@@ -282,12 +286,8 @@ def _sequence_parallel(gathers: Sequence[Call], scatters: Sequence[Call]) -> int
     return size if turns >= 0.6 * (len(line) - 1) and len(kinds) == 1 else None
 
 
-def _tensor_or_experts(view: RankView, group: int, gathers: Sequence[Call], scatters: Sequence[Call], size: int) -> Use:
-    maps = [c for c in view.by_group[group] if c.primitive is P.all_gather and c.is_integer and not c.is_scalar]
+def _tensor_use(group: int, gathers: Sequence[Call], scatters: Sequence[Call], size: int) -> Use:
     calls = tuple(c for c in (*gathers, *scatters) if c.elements == size)
-    if maps:
-        why = f"{len(maps)} gathers of routing maps beside gathers and scatters of {_m(size)} elements"
-        return Use(Role.experts, group, (*gathers, *scatters, *maps), 0.85, why, "allgather")
     forward = sum(c.phase in (F, None) for c in calls)
     why = (
         f"{forward} gathers and scatters of {_m(size)} elements in turn in forward, "
@@ -422,14 +422,20 @@ def activations_use(group: int, calls: Sequence[Call]) -> Use:
         f"{forward} all-reduces of {_m(calls[0].elements)} elements in forward and {len(calls) - forward} in backward: "
         "one size, activations"
     )
-    return Use(Role.tensor, group, tuple(calls), 0.95 if len(calls) > 2 else 0.75, why, "no_sp")
+    return Use(Role.tensor, group, tuple(calls), _certainty_of_activations(calls), why, "no_sp")
+
+
+def _certainty_of_activations(calls: Sequence[Call]) -> float:
+    if len(calls) <= 2 or all(c.phase is None for c in calls):
+        return 0.75
+    return 0.95
 
 
 def _reduced_activations(view: RankView, calls: Sequence[Call]) -> list[Call]:
     """All-reduces of the one size that forward repeats, or that backward repeats after forward."""
     forward = [c for c in calls if c.phase in (F, None) and c.elements is not None]
     if all(c.phase is None for c in view.calls):
-        return []  # without phases gradients of equal layers look the same
+        return _served_activations(view, calls)
     backward = Counter(c.elements for c in calls if c.phase is B)
     best: tuple[int, int] | None = None
     for size, count in Counter(c.elements for c in forward).items():
@@ -438,6 +444,24 @@ def _reduced_activations(view: RankView, calls: Sequence[Call]) -> list[Call]:
             weight = count * (size or 0)
             best = max(best, (weight, size or 0)) if best else (weight, size or 0)
     return [c for c in calls if best is not None and c.elements == best[1]]
+
+
+def _served_activations(view: RankView, calls: Sequence[Call]) -> list[Call]:
+    """Without any backward: equal all-reduces with matrix products between them, all issued by one known thread.
+
+    Gradients of equal layers would look the same, but come from autograd's thread, or from a trace without threads.
+    """
+    threads = {g.thread for g in view.gaps} | {c.thread for c in calls}
+    size, count = Counter(c.elements for c in calls).most_common(1)[0]
+    equal = [c for c in calls if c.elements == size]
+    if len(threads) != 1 or None in threads or count < _LEAST_SERVED:
+        return []
+    apart = sum(_matmul_between(view, a, b) > 0 for a, b in pairwise(equal))
+    return equal if apart >= 0.8 * (len(equal) - 1) else []
+
+
+_LEAST_SERVED = 8
+"""So many all-reduces make two layers of two decoded tokens."""
 
 
 def _most_in_one_forward(view: RankView, calls: Sequence[Call]) -> int:

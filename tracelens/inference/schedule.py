@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tracelens.collectives import Primitive
@@ -41,10 +41,10 @@ class Lane:
     """(index of the call, direction that it comes from)."""
     split: bool | None
     """Whether gradients leave before the gradients of weights are computed (zero bubble)."""
-    is_told: bool
-    """F and B are told by the compute before each send, not by its direction."""
-    pairs: int
-    """Sends that follow another send without a matrix product between: forward and backward ran as one."""
+    is_v: bool
+    """Activations travel both ways: each rank holds a stage from either end."""
+    paired: frozenset[int]
+    """Sends that leave together with another: a forward and a backward were computed before both."""
 
     @property
     def is_first(self) -> bool:
@@ -80,6 +80,8 @@ class Lane:
         if self.is_last and not forwards:
             return sum(index < first for index, _ in self.receives)
         ahead = bisect_left(forwards, first)
+        if first in self.paired and ahead < len(forwards) and forwards[ahead] in self.paired:
+            ahead += 1  # a batch may send the gradient before the activation that was computed first
         return ahead + 1 if self.is_last else ahead
 
 
@@ -95,7 +97,7 @@ def find_schedule(job: Job, case: Case) -> None:
     lanes = [lane for view, uses in zip(job.views, job.uses, strict=True) for lane in _lanes(view, uses)]
     if not lanes:
         return
-    if any(_is_v_shaped(lane) for lane in lanes):
+    if any(lane.is_v for lane in lanes):
         _decide_v(case, lanes)
         return
     left: set[Candidate] | None = None
@@ -118,21 +120,20 @@ def _lanes(view: RankView, uses: Sequence[Use]) -> Iterator[Lane]:
     calls = [c for c in calls if c.elements is None or c.elements > 8]
     largest = max((c.elements or 0 for c in calls), default=0)
     calls = [c for c in calls if (c.elements or 0) * 8 >= largest]  # shapes sent ahead are no activations
+    outgoing = [c for c in calls if c.primitive is P.send]
+    ways = {c.index: _direction(ranks, place, c) for c in outgoing}
     activations = {use.group for use in uses if use.role in (Role.tensor, Role.context, Role.experts)}
-    kinds, pairs = _kinds_of_sends(view, [c for c in calls if c.primitive is P.send], activations)
-    sends = []
-    for c in (c for c in calls if c.primitive is P.send):
-        direction = _direction(ranks, place, c)
-        kind = kinds.get(c.index) or _kind_by_direction(direction, place)
-        sends.append((c.index, kind, direction))
+    told = _tell_sends(view, outgoing, activations)
+    kinds, is_v = _settle_kinds(told, ways, place, size)
+    sends = tuple((c.index, kinds[c.index], ways[c.index]) for c in outgoing)
     yield Lane(
         place=place,
         size=size,
-        sends=tuple(sends),
+        sends=sends,
         receives=tuple((c.index, _direction(ranks, place, c)) for c in calls if c.primitive is P.recv),
         split=_is_split(view, calls, sends),
-        is_told=len(kinds) == len(sends) and bool(kinds),
-        pairs=pairs,
+        is_v=is_v,
+        paired=frozenset(index for index, t in told.items() if t.is_paired),
     )
 
 
@@ -144,36 +145,76 @@ def _direction(ranks: Sequence[int], place: int, call: Call) -> int:
     return 1 if ahead == 1 else -1 if ahead == size - 1 else 0
 
 
-def _kind_by_direction(direction: int, place: int) -> Phase:
-    if direction:
-        return F if direction > 0 else B
-    return F if place == 0 else B
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the compute before a send says of it."""
+
+    kind: Phase
+    is_sure: bool = False
+    """Only forward, or only backward, was computed since the send before."""
+    is_paired: bool = False
+    """It leaves together with another send: a forward and a backward were computed before both."""
 
 
-def _kinds_of_sends(view: RankView, sends: Sequence[Call], activations: Set[int]) -> tuple[dict[int, Phase], int]:
+def _settle_kinds(
+    told: Mapping[int, _Told], ways: Mapping[int, int], place: int, size: int
+) -> tuple[dict[int, Phase], bool]:
+    """F or B for each send, and whether activations travel both ways (a V, or two pipelines in one).
+
+    Straight through, activations go to the next stage and gradients to the one before. In a V they go both ways, so
+    that the compute before a send contradicts its direction, or both results of a pair go the same way.
+    """
+    straight = {index: F if way > 0 else B for index, way in ways.items()}
+    if size == 2:
+        return _settle_two(told, ways, place)
+    wraps = any(way < 0 for way in ways.values()) if place == 0 else False
+    wraps |= any(way > 0 for way in ways.values()) if place == size - 1 else False
+    contrary = sum(t.is_sure and t.kind is not straight[index] for index, t in told.items())
+    paired = [index for index, t in told.items() if t.is_paired]
+    if place == 0 and all(way > 0 for way in ways.values()):
+        # a straight first stage sends no gradient; in a V it sends those of its second stage the same way
+        contrary += sum(t.kind is B and not t.is_paired for t in told.values())
+    same_way = sum(ways[a] == ways[b] for a, b in zip(paired[::2], paired[1::2], strict=True))
+    if wraps or contrary + same_way < 2:
+        return straight, False
+    return {index: told[index].kind if index in told else straight[index] for index in ways}, True
+
+
+def _settle_two(told: Mapping[int, _Told], ways: Mapping[int, int], place: int) -> tuple[dict[int, Phase], bool]:
+    """Two stages send everything to each other; direction says nothing."""
+    default = F if place == 0 else B
+    if any(t.is_paired for t in told.values()):
+        # a single send after both were computed: the first stage always has an activation, the last a gradient
+        kinds = {i: told[i].kind if i in told and (told[i].is_sure or told[i].is_paired) else default for i in ways}
+        return kinds, False
+    kinds = {index: told[index].kind if index in told else default for index in ways}
+    forwards = sum(kind is F for kind in kinds.values())
+    return kinds, bool(told) and 2 * forwards == len(kinds)
+
+
+def _tell_sends(view: RankView, sends: Sequence[Call], activations: Set[int]) -> dict[int, _Told]:
     """What each send follows: compute of the thread that sends is forward, of autograd's thread backward.
 
-    Two sends without compute between them follow a forward and a backward that ran as one. Returns the kinds and
-    how many such pairs there are.
+    Two sends without compute between them follow a forward and a backward that ran as one.
     """
     gaps = sorted((g for g in view.gaps if g.matmul_ns > 0), key=lambda g: (g.after, g.end_ns))
     if not gaps:
         gaps = sorted((g for g in view.gaps if g.busy_ns > 0), key=lambda g: (g.after, g.end_ns))
     if not gaps:
-        return _kinds_by_collectives(view, sends, activations), 0
+        return _tell_by_collectives(view, sends, activations)
     places = [g.after for g in gaps]
-    kinds: dict[int, Phase] = {}
     main = _main_thread(view)
-    pairs, before = 0, -1
+    told: dict[int, _Told] = {}
+    before = -1
     for send in sends:
         start, end = bisect_left(places, before), bisect_left(places, send.index)
-        if start == end and before >= 0:
-            kinds[before], kinds[send.index] = F, B
-            pairs += 1
-        elif end > 0:
-            kinds[send.index] = F if gaps[end - 1].thread == main and send.phase is not B else B
+        if start == end and before in told and not told[before].is_paired:
+            told[before], told[send.index] = _Told(F, is_paired=True), _Told(B, is_paired=True)
+        elif end > start:
+            kinds = [F if g.thread == main and send.phase is not B else B for g in gaps[start:end]]
+            told[send.index] = _Told(kinds[-1], is_sure=len(set(kinds)) == 1)
         before = send.index
-    return kinds, pairs
+    return told
 
 
 def _main_thread(view: RankView) -> int | None:
@@ -182,14 +223,21 @@ def _main_thread(view: RankView) -> int | None:
     return threads.most_common(1)[0][0] if threads else None
 
 
-def _kinds_by_collectives(view: RankView, sends: Sequence[Call], activations: Set[int]) -> dict[int, Phase]:
+def _tell_by_collectives(view: RankView, sends: Sequence[Call], activations: Set[int]) -> dict[int, _Told]:
     """Without compute: the phase of the last collective before each send, if there are enough of them."""
     collectives = [c for c in view.calls if c.group in activations and c.phase in (F, B)]
     if len(collectives) <= len(sends):
         return {}
     spots = [c.index for c in collectives]
-    near = {send.index: bisect_left(spots, send.index) - 1 for send in sends}
-    return {index: F if collectives[spot].phase is F else B for index, spot in near.items() if spot >= 0}
+    told: dict[int, _Told] = {}
+    before = -1
+    for send in sends:
+        start, end = bisect_left(spots, before), bisect_left(spots, send.index)
+        kinds = [F if c.phase is F else B for c in collectives[start:end]]
+        if kinds:
+            told[send.index] = _Told(kinds[-1], is_sure=len(set(kinds)) == 1)
+        before = send.index
+    return told
 
 
 def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, Phase, int]]) -> bool | None:
@@ -215,20 +263,6 @@ def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, 
     return False if share > 0.85 else True if share < 0.7 else None
 
 
-def _is_v_shaped(lane: Lane) -> bool:
-    """Activations go both ways: each rank holds a stage from either end."""
-    if lane.size == 2:
-        return lane.is_told and lane.count(F) == lane.count(B) > 0
-    back, forth = lane.count(F, -1), lane.count(B, 1)
-    if not lane.is_told:
-        return False
-    if lane.is_first:
-        return lane.count(B, 1) > 0
-    if lane.is_last:
-        return lane.count(F, -1) > 0
-    return back > 0 and forth > 0
-
-
 def _decide_v(case: Case, lanes: Sequence[Lane]) -> None:
     """ZB-V, DualPipeV and DualPipe: two stages a rank, activations in both directions.
 
@@ -240,9 +274,9 @@ def _decide_v(case: Case, lanes: Sequence[Lane]) -> None:
     case.decide("vp", 2, 0.9, f"{told}: two stages a rank")
     case.solve("num_microbatches")
     shapes = {_is_fed_from_both_ends(lane) for lane in lanes} - {None}
-    together = any(lane.pairs > 0.1 * len(lane.sends) for lane in lanes)
+    together = any(len(lane.paired) > 0.2 * len(lane.sends) for lane in lanes)
     one_way = {max(lane.count(F, way) for way in (1, -1, 0)) for lane in lanes}
-    told += f", {sum(lane.pairs for lane in lanes)} times two at once"
+    told += f", {sum(len(lane.paired) for lane in lanes) // 2} times two at once"
     if shapes == {True}:
         case.decide("schedule", "dualpipe", 0.9, f"{told}; forwards begin at both ends")
     elif shapes == {False} and together:
@@ -322,7 +356,7 @@ def _settle(case: Case, lanes: Sequence[Lane], left: set[Candidate]) -> None:
     if not left:
         case.object_to("schedule", f"no known schedule fits: {counts}")
         totals = {lane.count(B) if lane.is_last else lane.count(F) for lane in lanes}
-        if len(totals) == 1:
+        if len(totals) == 1 and not any(lane.paired for lane in lanes):
             total = totals.pop()
             case.leave("num_microbatches", _divisors(total), f"{total} passes a stage, chunks unknown")
         return

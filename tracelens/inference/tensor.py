@@ -75,8 +75,14 @@ def _decide_context(job: Job, case: Case) -> None:
 
 
 def _decide_experts(job: Job, case: Case) -> None:
+    """Experts reached by gathers use the group of their tensor parts and all expert ranks together: etp · ep."""
     seen = [s for s in job.sightings(Role.experts) if s.use.detail == "allgather"]
-    if seen and seen[0].group.size:
-        size, tp = seen[0].group.size, case.value("tp") or 1
-        values = sorted({d for d in range(1, size + 1) if size % d == 0} - {1} | {size // tp})
-        case.leave("ep", values, f"{seen[0].group.told()}: {seen[0].use.why}; it holds tensor parts of experts too")
+    if not seen or not seen[0].group.size:
+        return
+    size, tp = seen[0].group.size, case.value("tp") or 1
+    told = f"{seen[0].group.told()}: {seen[0].use.why}"
+    if tp == 1:
+        case.decide("ep", size, seen[0].use.confidence, told)
+    else:
+        values = sorted({d for d in (size, size // tp) if d > 1})
+        case.leave("ep", values, f"{told}; it may hold tensor parts of experts too", would_decide="the size of etp")
