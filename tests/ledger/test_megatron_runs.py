@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tracelens.ledger.groups import group_ranks
@@ -98,6 +99,54 @@ UNSHARDED: Rows = {
     (68, PAIR, AR, "bf16", 2048),
     LOSS,
 }
+SHARED: Rows = {
+    (2, EVEN, AG, "bf16", 137344),
+    (1, EVEN, RS, "fp32", 137344),
+    (2, (0, 4), AG, "bf16", 131072),
+    (1, (0, 4), RS, "fp32", 131072),
+    (102, PAIR, AG, "bf16", 2048),
+    (68, PAIR, RS, "bf16", 2048),
+    (1, PAIR, AR, "fp32", 6272),
+    LOSS,
+    NORM,
+}
+# the last of four stages: grouped queries, a gate, RMSNorm, fused loss
+LAST_STAGE: Rows = {
+    (1, (7,), AG, "bf16", 43392),
+    (1, (7,), RS, "fp32", 43392),
+    (4, (1, 3, 5, 7), "recv", "bf16", 1024),
+    (4, (1, 3, 5, 7), "send", "bf16", 1024),
+    (56, (6, 7), AG, "bf16", 2048),
+    (36, (6, 7), RS, "bf16", 2048),
+    (4, (6, 7), AR, "fp32", 32),
+    (4, (6, 7), AR, "fp32", 64),
+    (1, (6, 7), AR, "fp32", 320),
+    NORM,
+}
+SMALL = ModelSpec(
+    name="small",
+    layers=8,
+    hidden=64,
+    heads=8,
+    ffn=128,
+    vocab=256,
+    seq_len=32,
+    gated=False,
+    norm=Norm.layernorm,
+)
+SCRIPT = MegatronOptions(create_attention_mask=False, status_scalars=False, vocab_multiple=1)
+
+
+def issued(model: ModelSpec, layout: Layout, rank: int = 0) -> Rows:
+    """The ledger's rows of one rank in the form of the runs."""
+    sums: dict[tuple[tuple[int, ...], str, str, int], int] = {}
+    for row in predict(model, layout).rows_of_stage(rank * layout.pp // layout.world_size):
+        # the script made its batch on every rank and kept its loss to itself
+        if "batch" in row.term or row.term == "step.loss.all_reduce":
+            continue
+        key = (tuple(group_ranks(layout, row.group, rank)), row.primitive.value, row.dtype, int(row.elements))
+        sums[key] = sums.get(key, 0) + int(row.calls)
+    return {(calls, *key) for key, calls in sums.items()}
 
 
 @pytest.mark.parametrize(
@@ -115,31 +164,22 @@ UNSHARDED: Rows = {
 def test_the_ledger_equals_what_megatron_issued(
     seen: Rows, moe: MoE | None, dispatcher: str, fields: dict[str, Any]
 ) -> None:
-    model = ModelSpec(
-        name="small",
-        layers=8,
-        hidden=64,
-        heads=8,
-        ffn=128,
-        vocab=256,
-        seq_len=32,
-        gated=False,
-        norm=Norm.layernorm,
-        moe=moe,
-    )
-    options = MegatronOptions(
-        create_attention_mask=False,
-        status_scalars=False,
-        vocab_multiple=1,
-        dispatcher=Dispatcher(dispatcher),
-    )
+    options = msgspec.structs.replace(SCRIPT, dispatcher=Dispatcher(dispatcher))
     layout = Layout(framework=Framework.megatron, options=options, **({"num_microbatches": 2} | fields))
-    sums: dict[tuple[tuple[int, ...], str, str, int], int] = {}
-    for row in predict(model, layout).rows_of_stage(0):
-        # the script made its batch on every rank and kept its loss to itself
-        if "batch" in row.term or row.term == "step.loss.all_reduce":
-            continue
-        key = (tuple(group_ranks(layout, row.group, 0)), row.primitive.value, row.dtype, int(row.elements))
-        sums[key] = sums.get(key, 0) + int(row.calls)
 
-    assert {(calls, *key) for key, calls in sums.items()} == seen
+    assert issued(msgspec.structs.replace(SMALL, moe=moe), layout) == seen
+
+
+def test_shared_experts_are_one_more_pair_of_tensor_parallel_layers() -> None:
+    model = msgspec.structs.replace(SMALL, moe=msgspec.structs.replace(EXPERTS, shared_ffn=96))
+    layout = Layout(tp=2, dp=4, ep=4, etp=1, num_microbatches=2, options=SCRIPT)
+
+    assert {row for row in issued(model, layout) if row[1] != (0, 1, 2, 3)} == SHARED
+
+
+def test_the_last_stage_of_a_modern_block_is_equal_too() -> None:
+    model = msgspec.structs.replace(SMALL, kv_heads=2, gated=True, norm=Norm.rmsnorm)
+    options = msgspec.structs.replace(SCRIPT, fused_cross_entropy=True)
+    layout = Layout(tp=2, pp=4, num_microbatches=4, options=options)
+
+    assert issued(model, layout, rank=7) == LAST_STAGE
