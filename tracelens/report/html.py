@@ -187,13 +187,18 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
         finalize=_written_out,
     )
 
 
 def _written_out(value: Any) -> Any:
-    # control characters and those that turn the direction of text; `Markup` is ours and stays as it is
-    return printable(value) if type(value) is str else value
+    """A name without what steers a terminal, turns the direction of text, or is a command to a CI runner."""
+    from markupsafe import Markup, escape
+
+    if type(value) is not str:  # `Markup` is ours and stays as it is
+        return value
+    return Markup(str(escape(printable(value))).replace("##[", "&#35;#["))
 
 
 def _asset(name: str) -> str:

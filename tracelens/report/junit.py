@@ -13,7 +13,7 @@ from tracelens.errors import Severity
 from tracelens.report.comparison import merge_rows
 from tracelens.report.document import Document
 from tracelens.report.sections_compared import describe_difference, format_place
-from tracelens.report.table import printable
+from tracelens.report.table import as_text, printable
 from tracelens.report.verdict import fails_by_comparison
 from tracelens.results import Comparison, ComparisonRow, Finding, RunComparison, RunRow, TimeVerdict, Verdict
 from tracelens.units import format_bytes
@@ -28,7 +28,9 @@ def render_junit(document: Document) -> str:
     for name in ("tests", "failures", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
+    # on stdout of a CI job the runner would take `##[` for a command
+    text = tostring(root, encoding="unicode").replace("##[", "&#35;#[")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
 def _suites(document: Document) -> Iterator[Element]:
@@ -62,9 +64,9 @@ def _findings(document: Document) -> Element:
         _case(suite, "findings", "nothing found")
     for finding in document.findings:
         case = _case(suite, "findings", _finding_name(finding))
-        told = "\n".join(printable(text) for text in (finding.message, finding.hint, finding.coverage) if text)
+        told = "\n".join(as_text(text) for text in (finding.message, finding.hint, finding.coverage) if text)
         if finding.severity is Severity.error:
-            SubElement(case, "failure", type=finding.code, message=printable(finding.message)).text = told
+            SubElement(case, "failure", type=printable(finding.code), message=printable(finding.message)).text = told
         else:
             SubElement(case, "system-out").text = f"{finding.severity}: {told}"
     return suite

@@ -40,7 +40,7 @@ _MOST_FINDINGS, _MOST_DIFFERENCES, _MOST_ROWS = 20, 5, 40
 
 # What has a meaning in Markdown. An underscore inside a word has none.
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>|~!#&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_AT_START = re.compile(r"^(\s*)([-+=]|\d+(?=[.)]))")
+_AT_START = re.compile(r"^(\s*)([-+=]|\d+(?=[.)](?:\s|$)))")
 # What GitHub makes links and pictures of even where Markdown sees plain text: @name, #12, www., ://, :word:
 _ACTIVE = re.compile(r"(@|(?<=#)(?=\d)|(?<=www)(?=\.)|:(?=//)|:(?=[\w+-]+:))", re.IGNORECASE)
 _NO_BREAK = "\u2060"
@@ -108,7 +108,7 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
     yield "### Findings"
     yield ""
     for finding in findings[:_MOST_FINDINGS]:
-        yield f"- **{finding.severity}** `{finding.code}` {escape_markdown(finding.message)}"
+        yield f"- **{finding.severity}** {escape_markdown(f'{finding.code}: {finding.message}')}"
         if finding.hint:
             yield f"  <br>{escape_markdown(finding.hint)}"
     if len(findings) > _MOST_FINDINGS:
