@@ -82,18 +82,21 @@ def _describe_file(summary: RankSummary, window: int) -> TraceFile:
 
 
 def _coverage(ranks: Sequence[RankSummary]) -> Coverage:
-    unsized = sum(len(summary.kernels) - _sized_kernels(summary) for summary in ranks)
-    return Coverage(
-        calls=sum(len(summary.calls) for summary in ranks),
-        calls_with_bytes=sum(len(s.calls) - s.calls["wire_bytes"].null_count() for s in ranks),
-        calls_with_kernel=sum(int((summary.calls["kernels"] > 0).sum()) for summary in ranks),
-        kernels=sum(len(summary.kernels) for summary in ranks),
-        kernels_with_call=sum(len(s.kernels) - s.kernels["owner"].null_count() for s in ranks),
-        unsized_kernels=unsized,
-    )
+    counts = [_count(summary) for summary in ranks]
+    return Coverage(**{name: sum(count[name] for count in counts) for name in counts[0]})
 
 
-def _sized_kernels(summary: RankSummary) -> int:
-    """Kernels that serve a call of known size; `call` is the number of its row."""
-    sized = summary.calls["wire_bytes"].is_not_null().gather(summary.links["call"])
-    return summary.links["kernel"].filter(sized).n_unique()
+def _count(summary: RankSummary) -> dict[str, int]:
+    """The coverage of one rank; each frame is unpacked once."""
+    calls, kernels, links = summary.calls, summary.kernels, summary.links
+    is_sized = calls["wire_bytes"].is_not_null()
+    # `call` is the number of its row
+    sized_kernels = links["kernel"].filter(is_sized.gather(links["call"])).n_unique()
+    return {
+        "calls": len(calls),
+        "calls_with_bytes": int(is_sized.sum()),
+        "calls_with_kernel": int((calls["kernels"] > 0).sum()),
+        "kernels": len(kernels),
+        "kernels_with_call": len(kernels) - kernels["owner"].null_count(),
+        "unsized_kernels": len(kernels) - sized_kernels,
+    }
