@@ -15,10 +15,12 @@ from tests.comparison.cases import CASES, case_folder, read_case, stated, stated
 from tests.ledger.test_framework_traces import LAYOUTS
 from tracelens.cli.diff import compare_with_ledger
 from tracelens.comparison.compare import Expectation, compare
+from tracelens.comparison.solve import settle_layout
 from tracelens.errors import UsageError
 from tracelens.ledger.layout import Framework, Layout, Recompute
 from tracelens.ledger.options import NativeOptions
-from tracelens.results import Comparison, Verdict
+from tracelens.ledger.predict import predict
+from tracelens.results import CallsPerStep, Comparison, Measurement, SizeRow, Verdict
 
 EXPERTS = {"ep8_dropless"}
 """Mixtures of experts can't be solved from matrix products: their products have as many rows as tokens came."""
@@ -140,3 +142,63 @@ def test_unexplained_rows_have_a_call_to_look_up(shared_traces: Path) -> None:
     assert row.example.payload_bytes > 80_000_000
     assert row.example.seconds is not None
     assert 0 < row.example.seconds < 10
+
+
+QUICK = {"fsdp2_8", "tp8sp_fsdp64", "ds_zero2_8", "pp4_1f1b_dp2"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
+)
+def test_given_the_model_alone_every_byte_is_explained(
+    shared_traces: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens.cli.diff.load_model", lambda _: stated_model(shared_traces, case))
+    comparison = compare_with_ledger(read_case(case_folder(shared_traces, case)), "model.toml", {}, 0.01)
+    assert differences(comparison) == []
+    assert (comparison.sizes_from, comparison.layout_from) == ("given", "inferred")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_choices_inside_the_framework_that_are_left_open_are_read_off_the_traffic(
+    shared_traces: Path, case: str
+) -> None:
+    bare = msgspec.structs.replace(LAYOUTS[case], options=None)
+    given = frozenset(Layout.__struct_fields__) - {"options"}
+    side = read_case(case_folder(shared_traces, case))
+    expected = settle_layout(side.measurement, stated(shared_traces, case, bare), given=given)
+    assert differences(compare(side.measurement, expected)) == []
+    # nothing but the options was touched, and what was is told
+    assert msgspec.structs.replace(expected.layout, options=None) == bare
+    assert (expected.layout == bare) == (expected.assumptions == ())
+
+
+def test_a_no_sync_that_does_nothing_is_a_difference_and_no_choice_of_the_framework(shared_traces: Path) -> None:
+    """Two micro-batches reduce once each; the prediction waits for the last."""
+    layout = msgspec.structs.replace(
+        LAYOUTS["fsdp2_8"], num_microbatches=2, options=NativeOptions(accumulate_without_sync=True)
+    )
+    measured = predicted_run(shared_traces, msgspec.structs.replace(layout, options=NativeOptions()))
+    expected = Expectation(model=stated_model(shared_traces, "fsdp2_8"), layout=layout)
+    settled = settle_layout(measured, expected, given=frozenset({"framework"}))
+    comparison = compare(measured, settled)
+    assert "no_sync did nothing" in (comparison.rows[0].why or "")
+
+
+def predicted_run(traces: Path, layout: Layout) -> Measurement:
+    """What one of eight ranks would measure if it did as the ledger says."""
+    ledger = predict(stated_model(traces, "fsdp2_8"), layout)
+    side = read_case(case_folder(traces, "fsdp2_8"))
+    group = side.measurement.groups[0]
+    rows = [
+        SizeRow(
+            rank_class=0, group=group.id, primitive=row.primitive, dtype=row.dtype, phase=row.phase,
+            from_bytes=round(row.payload_bytes / row.calls), to_bytes=round(row.payload_bytes / row.calls),
+            steps_used=8, calls_per_step=CallsPerStep(min=0, median=row.calls, max=int(row.calls), mean=row.calls),
+            payload_bytes_per_step=int(row.payload_bytes), wire_bytes_per_step=round(row.wire_bytes),
+            busy_ns_per_step=1, exposed_ns_per_step=1, busy_spread_ns=None, exposed_spread_ns=None,
+        )
+        for row in ledger.rows_of_stage(0)
+    ]  # fmt: skip
+    traffic = side.measurement.traffic[:1]
+    return msgspec.structs.replace(side.measurement, sizes=tuple(rows), traffic=traffic)

@@ -238,7 +238,7 @@ def _other_frameworks(model: ModelSpec, layout: Layout) -> Iterator[Alternative]
     """The habits of another framework, with its own defaults."""
     yield from _uneven_stages(model, layout)
     for framework in Framework:
-        if framework in (layout.framework, Framework.textbook):
+        if framework in (layout.framework, Framework.textbook, Framework.serving):
             continue
         words = f"the habits are those of {framework}, not {layout.framework}"
         yield Alternative(words, model, msgspec.structs.replace(layout, framework=framework, options=None))

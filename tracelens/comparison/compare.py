@@ -58,8 +58,8 @@ def compare(measurement: Measurement, expected: Expectation, *, tolerance: float
     units = measured_units(measurement, layout)
     joined = join_units(measurement, units, predict(expected.model, layout), tolerance)
 
-    def try_out(model: ModelSpec, changed: Layout) -> list[JoinedUnit]:
-        return join_units(measurement, units, predict(model, changed), tolerance)
+    def try_out(model: ModelSpec, changed: Layout, some: Sequence[Unit]) -> list[JoinedUnit]:
+        return join_units(measurement, some, predict(model, changed), tolerance)
 
     reasons = explain_differences(joined, expected.model, layout, try_out)
     meshes = _axes_of_meshes(layout, joined)
@@ -215,9 +215,10 @@ def _seen_overlap(items: Sequence[Item]) -> float | None:
 
 
 def _why(unit: Unit, pair: Pair, reasons: Sequence[Explanation]) -> str:
-    for reason in reasons:
-        if reason.covers(unit, pair):
-            return reason.words
+    for elsewhere in (False, True):
+        for reason in reasons:
+            if reason.covers(unit, pair, elsewhere=elsewhere):
+                return reason.words
     return "no known alternative explains it"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,11 +14,14 @@ from tracelens.ledger.layout import Layout
 from tracelens.ledger.model import ModelSpec
 from tracelens.results import Verdict
 
-MOST_CHANGES = 3
+MOST_CHANGES = 6
 """How many alternatives may be put on top of one another."""
 
+MOST_UNITS = 6
+"""Units of ranks that alternatives are tried on: those that differ most; the others differ alike."""
+
 _LEAST_GAIN = 1e-3
-"""Share of the difference that an alternative must remove to be believed."""
+"""Share of all differences, or half of those in one place, that an alternative must remove to be believed."""
 
 _MOST_OPENED = 0.1
 """New differences that an alternative may bring, as a share of what it removes."""
@@ -36,23 +39,28 @@ class Joined(Protocol):
         """What stands against what."""
 
 
-TryOut = Callable[[ModelSpec, Layout], Sequence[Joined]]
-Cell = tuple[int, int | None, object, object]
-"""Class, stage, mesh and primitive: where a difference stands."""
+TryOut = Callable[[ModelSpec, Layout, Sequence[Unit]], Sequence[Joined]]
+"""Joins what was measured of some units with the prediction of another model and layout."""
+
+Place = tuple[int, int | None, object, object, object]
+"""Class, stage, mesh, primitive and dtype: where a difference stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Words for the differences in some cells."""
+    """Words for the differences in one place."""
 
     words: str
-    cells: frozenset[Cell]
+    place: Place
     pair: Pair | None = None
-    """Only this pair of the cells; None for all of them."""
+    """Only this pair of the place; None for all of them."""
 
-    def covers(self, unit: Unit, pair: Pair) -> bool:
-        """Whether this explains that pair."""
-        return _cell(unit, pair) in self.cells and (self.pair is None or self.pair is pair)
+    def covers(self, unit: Unit, pair: Pair, *, elsewhere: bool) -> bool:
+        """Whether this explains that pair; with `elsewhere` the ranks may be others."""
+        place = _place(unit, pair)
+        if self.pair is not None:
+            return self.pair is pair
+        return place == self.place or (elsewhere and place[2:] == self.place[2:])
 
 
 def explain_differences(
@@ -61,99 +69,97 @@ def explain_differences(
     """Words for every difference that something known removes.
 
     What the trace itself tells (a cut step) comes first. Then the alternative is taken that leaves least, and from
-    there the next one, as long as differences go away.
+    there the next one, as long as differences go away. A difference that is gone in the end is explained by the
+    alternatives that lessened it.
 
     Args:
         joined: the pairs of all units.
         model: as given.
         layout: as given.
-        try_out: joins the measured side with the prediction of another model and layout.
+        try_out: see `TryOut`.
     """
-    found = [
-        Explanation(words, frozenset({_cell(one.unit, pair)}), pair)
+    cut = [
+        Explanation(words, _place(one.unit, pair), pair)
         for one in joined
         for pair in one.pairs
         if pair.verdict is not Verdict.match and (words := cut_step(pair)) is not None
     ]
-    open_cells = _open_cells(joined) - {cell for one in found for cell in one.cells}
-    state, left = Alternative("", model, layout), _weigh(joined)
+    by_weight = sorted(joined, key=lambda one: -sum(weigh([one]).values()))
+    chosen = [one.unit for one in by_weight if weigh([one])][:MOST_UNITS]
+    weights = weigh([one for one in by_weight if one.unit in chosen])
+    for explained in cut:
+        weights.pop(explained.place, None)
+    lessened: dict[Place, list[str]] = {}
+    state, found = Alternative("", model, layout), list(cut)
     for _ in range(MOST_CHANGES):
-        if not open_cells:
-            break
-        options = list_alternatives(state.model, state.layout)
-        best = _best(options, left, open_cells, try_out, must_close=True)
+        best = _best(list_alternatives(state.model, state.layout), weights, chosen, try_out) if weights else None
         if best is None:
             break
-        state, left, still_open = best
-        closed = open_cells - still_open
-        if closed:
-            found.append(Explanation(state.words, frozenset(closed)))
-        open_cells &= still_open
-    return found
+        state, left = best
+        for place, weight in weights.items():
+            if left.get(place, 0.0) < weight - 1:
+                lessened.setdefault(place, []).append(state.words)
+        found += [Explanation("; ".join(lessened[p]), p) for p in weights if p not in left and p in lessened]
+        weights = {place: weight for place, weight in left.items() if place in weights}
+    partly = {place: words for place, words in lessened.items() if place in weights}
+    return found + [Explanation(f"in part: {'; '.join(words)}", place) for place, words in partly.items()]
 
 
 def _best(
-    alternatives: Iterable[Alternative], left: float, open_cells: set[Cell], try_out: TryOut, *, must_close: bool
-) -> tuple[Alternative, float, set[Cell]] | None:
-    """The alternative that leaves least of the differences, without bringing new ones."""
-    best: tuple[Alternative, float, set[Cell]] | None = None
+    alternatives: Iterable[Alternative], weights: Mapping[Place, float], units: Sequence[Unit], try_out: TryOut
+) -> tuple[Alternative, dict[Place, float]] | None:
+    """The alternative that leaves least of the differences, without bringing new ones, and what it leaves."""
+    best: tuple[float, Alternative, dict[Place, float]] | None = None
+    total = sum(weights.values())
     for alternative in alternatives:
         try:
-            joined = try_out(alternative.model, alternative.layout)
+            left = weigh(try_out(alternative.model, alternative.layout, units))
         except TraceLensError:
             continue  # the model or the framework can't have it
-        weight, still_open = _weigh(joined), _open_cells(joined)
-        opened = _weigh(joined, within=still_open - open_cells)
-        believable = weight < left * (1 - _LEAST_GAIN) and opened <= _MOST_OPENED * (left - weight)
-        closes = open_cells - still_open or not must_close
-        if believable and closes and (best is None or weight < best[1] - 1):
-            best = (alternative, weight, still_open)
-    return best
+        remaining = sum(left.get(place, 0.0) for place in weights)
+        opened = sum(weight for place, weight in left.items() if place not in weights)
+        gain = total - remaining
+        tells = gain > _LEAST_GAIN * total or any(left.get(p, 0.0) < 0.5 * weight for p, weight in weights.items())
+        if tells and gain > 1 and opened <= _MOST_OPENED * gain and (best is None or remaining + opened < best[0] - 1):
+            best = (remaining + opened, alternative, left)
+    return None if best is None else (best[1], best[2])
 
 
-def best_alternative(model: ModelSpec, layout: Layout, try_out: TryOut, *, fixed: frozenset[str]) -> Alternative | None:
-    """The alternative that leaves least of the differences; None where there is none, or none helps.
-
-    Args:
-        model: to change.
-        layout: to change.
-        try_out: joins the measured side with the prediction of another model and layout.
-        fixed: fields of the layout that must stay as they are.
-    """
-    joined = try_out(model, layout)
-    left, open_cells = _weigh(joined), _open_cells(joined)
-    if not open_cells:
-        return None
-    alternatives = (
-        one
-        for one in list_alternatives(model, layout)
-        if all(getattr(one.layout, name) == getattr(layout, name) for name in fixed)
-    )
-    found = _best(alternatives, left, open_cells, try_out, must_close=False)
+def best_alternative(
+    alternatives: Iterable[Alternative], joined: Sequence[Joined], try_out: TryOut
+) -> Alternative | None:
+    """The alternative that leaves least of the differences; None where there is none, or none helps."""
+    weights = weigh(joined)
+    found = _best(alternatives, weights, [one.unit for one in joined], try_out) if weights else None
     return None if found is None else found[0]
 
 
-def _cell(unit: Unit, pair: Pair) -> Cell:
-    return (unit.rank_class, unit.stage, pair.lead.mesh, pair.lead.primitive)
+def _place(unit: Unit, pair: Pair) -> Place:
+    return (unit.rank_class, unit.stage, pair.lead.mesh, pair.lead.primitive, pair.lead.dtype)
 
 
-def _open_cells(joined: Sequence[Joined]) -> set[Cell]:
-    return {_cell(one.unit, pair) for one in joined for pair in one.pairs if pair.verdict is not Verdict.match}
+def weigh(joined: Sequence[Joined]) -> dict[Place, float]:
+    """What doesn't match, by place: measured bytes, or predicted ones where nothing measured is left over.
 
-
-def _weigh(joined: Sequence[Joined], within: set[Cell] | None = None) -> float:
-    """Bytes on both sides of everything that doesn't match, plus a KiB for each call that is missing or too many."""
-    return sum(
-        one.unit.weight
-        * (
-            pair.predicted_bytes
-            + (pair.measured_bytes or 0)
-            + 1024 * max(1.0, abs(pair.predicted_calls - pair.measured_calls))
-        )
-        for one in joined
-        for pair in one.pairs
-        if pair.verdict is not Verdict.match and (within is None or _cell(one.unit, pair) in within)
-    )
+    So predicting less, which leaves fewer bytes absent, is no gain as long as what was measured has no match. A KiB
+    for each call makes calls without bytes count.
+    """
+    seen: dict[Place, float] = {}
+    absent: dict[Place, float] = {}
+    for one in joined:
+        for pair in one.pairs:
+            if pair.verdict is Verdict.match:
+                continue
+            place = _place(one.unit, pair)
+            if pair.measured:
+                seen[place] = seen.get(place, 0.0) + one.unit.weight * (
+                    (pair.measured_bytes or 0) + 1024 * max(1.0, pair.measured_calls)
+                )
+            else:
+                absent[place] = absent.get(place, 0.0) + one.unit.weight * (
+                    pair.predicted_bytes + 1024 * max(1.0, pair.predicted_calls)
+                )
+    return absent | seen
 
 
 def cut_step(pair: Pair) -> str | None:

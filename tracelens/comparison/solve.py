@@ -6,14 +6,16 @@ together (counts, ratios, equal sizes in places that must agree), not that the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
+from tracelens.comparison.alternatives import Alternative, list_alternatives
 from tracelens.comparison.compare import Expectation, JoinedUnit, join_units, residual_bytes
 from tracelens.comparison.items import Unit, measured_units
 from tracelens.comparison.products import Block, Products, fit_blocks, read_products
-from tracelens.comparison.reasons import best_alternative
+from tracelens.comparison.reasons import MOST_UNITS, best_alternative
 from tracelens.errors import TraceLensError, UsageError
 from tracelens.ledger.layout import Framework, Layout, Schedule
 from tracelens.ledger.model import ModelSpec, Norm
@@ -25,6 +27,8 @@ from tracelens.summary import RankSummary
 _HEAD_DIMS = (128, 64, 96, 80, 256, 32, 16, 8)
 _MOST_CHANGES = 8
 """How many choices of the framework may be read off the traffic."""
+_TOLD = ("accumulate_without_sync", "mixed_precision")
+"""Options that are never taken from the traffic in silence."""
 _MOST_LEFT = 8
 """How many values that the inference left open are tried."""
 _HINT = "give --model: a preset such as llama3-8b, a config.json, or a TOML file"
@@ -165,19 +169,67 @@ def _refine(
     measurement: Measurement, model: ModelSpec, layout: Layout, given: frozenset[str]
 ) -> tuple[ModelSpec, Layout, list[str]]:
     """Take on the alternatives that leave less unexplained, the best first: all of it is inferred anyway."""
-    words: list[str] = []
-    units = measured_units(measurement, layout)
+    return _improve(
+        measurement,
+        Alternative("", model, layout),
+        lambda state, one: all(getattr(one.layout, name) == getattr(layout, name) for name in given),
+    )
 
-    def try_out(changed_model: ModelSpec, changed: Layout) -> list[JoinedUnit]:
-        return join_units(measurement, units, predict(changed_model, changed), 0.01)
+
+def settle_layout(measurement: Measurement, expected: Expectation, *, given: frozenset[str]) -> Expectation:
+    """Read off the traffic what was left open of a layout for a model that is known.
+
+    A framework that nobody gave is the one that explains most. Of a layout that was given, only choices inside the
+    framework are open, such as the size of buckets, and not even those that a user would want to hear of: whether
+    micro-batches reduce their gradients, and in which type parameters are gathered.
+
+    Args:
+        measurement: of the job.
+        expected: the model, and the layout as far as it is known.
+        given: fields of the layout that the user gave.
+    """
+    layout, told = expected.layout, []
+    if "framework" not in given:
+        found = _best(measurement, [(expected.model, one) for one in _layouts(layout, given)])
+        layout = layout if found is None else found[1]
+        told.append(f"the framework that explains most: {layout.framework}")
+    start = Alternative("", expected.model, layout)
+
+    def is_open(state: Alternative, one: Alternative) -> bool:
+        if one.model != state.model or any(getattr(one.layout, name) != getattr(layout, name) for name in given):
+            return False
+        if expected.layout_from == "inferred":
+            return True
+        before, after = state.layout.own_options(), one.layout.own_options()
+        same = msgspec.structs.replace(one.layout, options=state.layout.options) == state.layout
+        return same and all(getattr(before, name, None) == getattr(after, name, None) for name in _TOLD)
+
+    _, layout, words = _improve(measurement, start, is_open)
+    told += [f"left open, read off the traffic: {text}" for text in words]
+    return replace(expected, layout=layout, assumptions=(*expected.assumptions, *told))
+
+
+def _improve(
+    measurement: Measurement, start: Alternative, allowed: Callable[[Alternative, Alternative], bool]
+) -> tuple[ModelSpec, Layout, list[str]]:
+    """Follow the best of the allowed alternatives as long as one helps."""
+    words: list[str] = []
+    state = start
+    units = measured_units(measurement, start.layout)
+
+    def try_out(model: ModelSpec, layout: Layout, some: Sequence[Unit]) -> list[JoinedUnit]:
+        return join_units(measurement, some, predict(model, layout), 0.01)
 
     for _ in range(_MOST_CHANGES):
-        better = best_alternative(model, layout, try_out, fixed=given)
+        joined = try_out(state.model, state.layout, units)
+        worst = sorted(joined, key=lambda one: -residual_bytes([one]))[:MOST_UNITS]
+        options = (one for one in list_alternatives(state.model, state.layout) if allowed(state, one))
+        better = best_alternative(options, worst, try_out)
         if better is None:
             break
-        model, layout = better.model, better.layout
+        state = better
         words.append(better.words)
-    return model, layout, words
+    return state.model, state.layout, words
 
 
 def _best(measurement: Measurement, candidates: Sequence[tuple[ModelSpec, Layout]]) -> tuple[ModelSpec, Layout] | None:
