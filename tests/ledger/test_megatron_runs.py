@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tracelens.ledger.groups import group_ranks
-from tracelens.ledger.layout import Framework, Layout
+from tracelens.ledger.layout import Framework, Layout, Recompute
 from tracelens.ledger.model import ModelSpec, MoE, Norm
 from tracelens.ledger.options import Dispatcher, MegatronOptions
 from tracelens.ledger.predict import predict
@@ -168,6 +168,22 @@ def test_the_ledger_equals_what_megatron_issued(
     layout = Layout(framework=Framework.megatron, options=options, **({"num_microbatches": 2} | fields))
 
     assert issued(msgspec.structs.replace(SMALL, moe=moe), layout) == seen
+
+
+def test_full_recompute_issues_the_forward_once_more() -> None:
+    dense = Layout(tp=2, dp=4, num_microbatches=2, recompute=Recompute.full, options=SCRIPT)
+    mixed = msgspec.structs.replace(dense, ep=4, etp=1)
+    pair, ranks = (AG, RS), (0, 1, 2, 3)
+
+    calls = {row[2]: row[0] for row in issued(SMALL, dense) if row[1] == PAIR and row[2] in pair}
+    routed = {row for row in issued(msgspec.structs.replace(SMALL, moe=EXPERTS), mixed) if row[1] == ranks}
+
+    assert calls == {AG: 134, RS: 100}
+    assert routed == {
+        (96, ranks, A2A, "bf16", 2048),
+        (48, ranks, A2A, "fp32", 32),
+        (32, ranks, AG, "int64", 32),
+    }
 
 
 def test_shared_experts_are_one_more_pair_of_tensor_parallel_layers() -> None:
