@@ -33,8 +33,6 @@ class Piece(msgspec.Struct, frozen=True):
     kind: str
     """A primitive, `compute` or `exposed`."""
     duration_ns: int
-    calls: int | None = None
-    """Kernels, where the piece is of one or several whole ones."""
 
 
 class TimelineLane(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +87,10 @@ def _lay_step(summary: RankSummary, index: int, document: Document) -> StepTimel
     lanes = [_lay_lane(str(label), frame, edges) for (label,), frame in by_label.items()]
     lanes.sort(key=lambda lane: -lane.busy_ns)
     budget = summary.budget.row(by_predicate=pl.col("step") == index, named=True)
-    compute = TimelineLane(label="compute", busy_ns=budget["compute_ns"], pieces=_compute(summary, edges))
-    exposed = TimelineLane(label="exposed comm", busy_ns=budget["exposed_comm_ns"], pieces=_exposed(summary, edges))
+    curve = _compute_curve(summary)
+    compute = TimelineLane(label="compute", busy_ns=budget["compute_ns"], pieces=_compute(curve, edges))
+    alone = _exposed(summary, curve, edges)
+    exposed = TimelineLane(label="exposed comm", busy_ns=budget["exposed_comm_ns"], pieces=alone)
     return StepTimeline(
         rank=summary.rank,
         step=step.number,
@@ -180,36 +180,61 @@ def _bins(filled: _Floats, kinds: Sequence[str], edges: intervals.Array) -> list
     ]  # fmt: skip
 
 
-def _compute(summary: RankSummary, edges: intervals.Array) -> tuple[Piece, ...]:
-    """Compute between calls, spread evenly over the time from its first kernel to its last."""
-    compute = summary.compute.drop_nulls(["start_ns", "end_ns"]).filter(pl.col("end_ns") > pl.col("start_ns"))
-    starts, ends = compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy()
-    per_bin = _spread(starts, ends, compute["busy_ns"].to_numpy().astype(np.float64), edges)
+def _compute(compute: _Curve, edges: intervals.Array) -> tuple[Piece, ...]:
+    per_bin = np.diff(compute.at(edges))
     return tuple(_bins(per_bin[np.newaxis, :], ["compute"], edges))
 
 
-def _exposed(summary: RankSummary, edges: intervals.Array) -> tuple[Piece, ...]:
-    """Communication that no compute covers, by the segments of the communication timeline."""
+def _exposed(summary: RankSummary, compute: _Curve, edges: intervals.Array) -> tuple[Piece, ...]:
+    """Communication that no compute covers.
+
+    A segment of the communication timeline tells how much of it is covered, not where; compute tells that.
+    """
     placed = (
         summary.segments.sort("kernel", "segment")
         .join(summary.kernels.select("kernel", "start_ns"), on="kernel", how="left", maintain_order="left")
         .with_columns(end_ns=pl.col("start_ns") + pl.col("length_ns").cum_sum().over("kernel"))
         .unique("segment", keep="first", maintain_order=True)
+        .sort("end_ns")
     )
-    ends = placed["end_ns"].to_numpy()
-    starts = ends - placed["length_ns"].to_numpy()
-    exposed = (placed["length_ns"] - placed["covered_ns"]).to_numpy().astype(np.float64)
-    per_bin = _spread(starts, ends, exposed, edges)
+    if placed.is_empty():
+        return ()
+    ends, lengths = placed["end_ns"].to_numpy(), placed["length_ns"].to_numpy()
+    starts, covered = ends - lengths, placed["covered_ns"].to_numpy()
+    guessed = compute.at(ends) - compute.at(starts)
+    scale = np.divide(covered, guessed, out=np.zeros(len(ends)), where=guessed > 0)
+    even = np.where(guessed > 0, 0.0, covered / np.maximum(lengths, 1))
+    points = np.unique(np.concatenate((starts, ends, edges)))
+    left, length = points[:-1], np.diff(points)
+    segment = np.searchsorted(starts, left, side="right") - 1
+    inside = (segment >= 0) & (left < ends[segment]) & (left >= edges[0]) & (left < edges[-1])
+    hidden = scale[segment] * np.diff(compute.at(points)) + even[segment] * length
+    exposed = np.where(inside, np.clip(length - hidden, 0, length), 0)
+    place = np.clip(np.searchsorted(edges, left, side="right") - 1, 0, BINS - 1)
+    per_bin = np.bincount(place, weights=exposed, minlength=BINS).astype(np.float64)
     return tuple(_bins(per_bin[np.newaxis, :], ["exposed"], edges))
 
 
-def _spread(starts: intervals.Array, ends: intervals.Array, amounts: _Floats, edges: intervals.Array) -> _Floats:
-    """How much falls into each bin when every amount is spread evenly over its interval."""
-    if not starts.size:
-        return np.zeros(len(edges) - 1)
-    slopes = amounts / np.maximum(ends - starts, 1)
-    points, places = np.unique(np.concatenate((starts, ends)), return_inverse=True)
-    changes = np.bincount(places, weights=np.concatenate((slopes, -slopes)), minlength=points.size)
-    rising = np.cumsum(changes)[:-1] * np.diff(points)
-    before = np.concatenate(([0.0], np.cumsum(rising)))
-    return np.maximum(np.diff(np.interp(edges, points, before)), 0.0)
+class _Curve:
+    """How much was done before each moment, when every amount is spread evenly over its interval."""
+
+    def __init__(self, starts: intervals.Array, ends: intervals.Array, amounts: _Floats) -> None:
+        slopes = amounts / np.maximum(ends - starts, 1)
+        points, places = np.unique(np.concatenate((starts, ends)), return_inverse=True)
+        changes = np.bincount(places, weights=np.concatenate((slopes, -slopes)), minlength=points.size)
+        # two threads that compute at once fill their time once
+        rising = np.clip(np.cumsum(changes)[:-1], 0, 1) * np.diff(points)
+        self._points, self._before = points, np.concatenate(([0.0], np.cumsum(rising)))
+
+    def at(self, moments: intervals.Array) -> _Floats:
+        """The amount before each moment."""
+        if not self._points.size:
+            return np.zeros(len(moments))
+        return np.interp(moments, self._points, self._before)
+
+
+def _compute_curve(summary: RankSummary) -> _Curve:
+    """Compute between calls, spread over the time from its first kernel to its last."""
+    compute = summary.compute.drop_nulls(["start_ns", "end_ns"]).filter(pl.col("end_ns") > pl.col("start_ns"))
+    busy = compute["busy_ns"].to_numpy().astype(np.float64)
+    return _Curve(compute["start_ns"].to_numpy(), compute["end_ns"].to_numpy(), busy)
