@@ -85,7 +85,7 @@ def test_a_given_line_rate_goes_before_the_preset() -> None:
     alignment = align(summaries, table)
     assert alignment is not None
     timed = time_calls(summaries, alignment)
-    [use] = links.measure_links(timed, table.groups(8), ("NVIDIA H100",), 8, {"inside": 25e9})
+    [use] = links.measure_links(timed, alignment, table.groups(8), ("NVIDIA H100",), 8, {"inside": 25e9})
     assert use.link_bytes_per_s == 25e9
 
 

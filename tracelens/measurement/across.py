@@ -62,7 +62,7 @@ def measure_across(
         clocks=alignment.clocks,
         pipeline=measure_pipelines(ranks, alignment, timed, steps),
         routing=measure_routing(ranks, alignment, timed),
-        links=measure_links(timed, table.groups(gpus_per_node), devices, gpus_per_node, links),
+        links=measure_links(timed, alignment, table.groups(gpus_per_node), devices, gpus_per_node, links),
         problems=_late_profilers(timed),
     )
 

@@ -16,15 +16,20 @@ from tracelens.collectives import Primitive
 from tracelens.many_ranks import Clock
 from tracelens.measurement.clocks import align_clocks
 from tracelens.measurement.groups import GroupTable
-from tracelens.measurement.pairing import pair_lanes
+from tracelens.measurement.pairing import kind_of, pair_lanes
 from tracelens.measurement.traffic import stack
 from tracelens.summary import RankSummary
 
-LANE = ("run", "group", "name", "src", "dst")
-"""What tells lanes apart; `src` and `dst` are null for collectives."""
+P2P = "p2p"
+WHAT = pl.Enum([*(primitive.value for primitive in Primitive), P2P])
+"""What a call is, in one byte: a primitive; messages of both ends go by `p2p`."""
 
-_KEPT = ("call", "primitive", "dtype", "group_size", "payload_bytes", "seq", "issue_ns", "launch_ns", "stream")
-_READ = (*_KEPT, "group", "step", "peer", "gpu_start_ns", "gpu_end_ns")
+_READ = (
+    *("call", "primitive", "dtype", "group", "group_size", "payload_bytes", "seq", "issue_ns", "launch_ns"),
+    *("stream", "step", "peer", "gpu_start_ns", "gpu_end_ns"),
+)
+_BATCH = 512
+"""Ranks whose whole calls meet at once; of all ranks only what alignment needs does, a hundred bytes a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +37,19 @@ class Alignment:
     """The calls of all ranks with their common numbers, and how the clocks of the ranks differ.
 
     Attributes:
-        calls: a row per rank and call: `rank_index`, `rank`, `lane`, `key` (null: no counterpart can be named),
+        calls: a row per rank and call: `rank_index`, `rank`, `pg`, `lane`, `key` (null: no counterpart can be named),
             `pairing`, `participants` (ranks of this key), `agrees` (equal primitive, dtype and size on all of them),
-            `call`, `kernel` (the first that serves the call), `step` (number), `primitive`, `dtype`, `group_size`,
-            `payload_bytes`, `issue_ns`, `launch_ns`, `start_ns`, `end_ns` (on the clock of each rank),
-            `compute_before_ns` and `comm_before_ns` (what the rank launched before the call).
-        lanes: `lane`, `LANE`, `ranks` (those read, ascending).
+            `call`, `kernel` (the first that serves the call), `step` (number), `primitive`, `what`, `group_size`,
+            `payload_bytes`, `launch_ns`, `start_ns`, `end_ns` (on the clock of each rank), `compute_before_ns` and
+            `comm_before_ns` (what the rank launched before the call).
+        lanes: `lane`, `pg`, `src` and `dst` (null for collectives), `ranks` (those read, ascending).
+        groups: `pg` (a number for each process group), `run`, `group` (its id in the table), `name`.
         clocks: one per rank that shares a call with the reference, directly or through others.
     """
 
     calls: pl.DataFrame
     lanes: pl.DataFrame
+    groups: pl.DataFrame
     clocks: tuple[Clock, ...]
 
     def offsets(self) -> pl.DataFrame:
@@ -63,31 +70,61 @@ def align(ranks: Sequence[RankSummary], table: GroupTable) -> Alignment | None:
     """
     if len({summary.rank for summary in ranks} - {None}) < 2:
         return None
-    calls, lanes = _gather(ranks, table)
+    calls, lanes, groups = _gather(ranks, table)
     calls = pair_lanes(calls)
-    return Alignment(calls=calls, lanes=lanes, clocks=align_clocks(calls))
+    return Alignment(calls=calls, lanes=lanes, groups=groups, clocks=align_clocks(calls))
 
 
-def _gather(ranks: Sequence[RankSummary], table: GroupTable) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """All calls of all ranks in the order of issue, each with its lane; and the lanes."""
-    runs = _number_runs(ranks)
-    groups = [row for n, summary in enumerate(ranks) for row in _groups(summary, table, n, runs[n])]
-    calls = _slim(ranks).join(_frame(groups, _GROUPS), on=["rank_index", "index"], how="left", nulls_equal=True)
-    steps = [(n, i, step.number) for n, summary in enumerate(ranks) for i, step in enumerate(summary.head.steps)]
-    calls = calls.join(_frame(steps, _STEPS), on=["rank_index", "step_index"], how="left")
-    nameless = pl.col("group").is_null()
-    stream = pl.format("stream {}", "stream")
-    calls = calls.with_columns(
-        name=pl.when(nameless).then(stream).otherwise("name"),
-        run=pl.when(nameless).then(pl.col("rank_index").replace_strict(runs, return_dtype=pl.Int32)).otherwise("run"),
-    ).filter(pl.col("name").is_not_null() & (pl.col("group_size").is_null() | (pl.col("group_size") > 1)))
-    lanes = calls.group_by(*LANE).agg(ranks=pl.col("rank").unique().sort()).sort(*LANE).with_row_index("lane")
-    calls = calls.join(lanes.drop("ranks"), on=LANE, nulls_equal=True).drop(*LANE, "index", "step_index", "stream")
-    return calls.sort("lane", "rank", "issue_ns", "call"), lanes
+def _gather(ranks: Sequence[RankSummary], table: GroupTable) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """All calls of all ranks in the order of issue, each with its lane; the lanes; and the process groups."""
+    numbers = _Numbers(table, _number_runs(ranks))
+    firsts = range(0, len(ranks), _BATCH)
+    calls = pl.concat([_slim(ranks[first : first + _BATCH], first, numbers) for first in firsts])
+    lanes = calls.group_by(*_LANE).agg(ranks=pl.col("rank").unique().sort()).sort(*_LANE).with_row_index("lane")
+    calls = (
+        calls.with_row_index("order")
+        .join(lanes.drop("ranks"), on=_LANE, nulls_equal=True)
+        .drop("src", "dst")
+        .sort("lane", "rank", "order")
+        .drop("order")
+    )
+    return calls, lanes, numbers.groups()
 
 
-_GROUPS = {"rank_index": pl.Int32, "index": pl.Int32, "run": pl.Int32, "group": pl.String, "name": pl.String}
-_STEPS = {"rank_index": pl.Int32, "step_index": pl.Int32, "step": pl.Int64}
+_LANE = ("pg", "src", "dst")
+
+
+class _Numbers:
+    """A number for each process group; one without a name goes by its place among those of equal ranks."""
+
+    def __init__(self, table: GroupTable, runs: dict[int, int]) -> None:
+        self._table, self._runs = table, runs
+        self._numbers: dict[tuple[int, str | None, str], int] = {}
+
+    def _number(self, run: int, group: str | None, name: str) -> int:
+        return self._numbers.setdefault((run, group, name), len(self._numbers))
+
+    def of_ranks(self, ranks: Sequence[RankSummary], first: int) -> pl.DataFrame:
+        """`rank_index`, `index` of a group in the head of its rank, `pg`."""
+        rows = []
+        for n, summary in enumerate(ranks, first):
+            seen: dict[str, int] = {}
+            for index, local in enumerate(summary.head.groups):
+                group = self._table.id_of(local)
+                slot = seen[group] = seen.get(group, 0) + 1
+                rows.append((n, index, self._number(self._runs[n], group, local.name or f"#{slot}")))
+        return _frame(rows, {"rank_index": pl.Int32, "index": pl.Int32, "pg": pl.UInt32})
+
+    def of_streams(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """`rank_index`, `stream`, `stream_pg`: calls of no group go by their stream."""
+        pairs = calls.filter(pl.col("index").is_null()).select("rank_index", "stream").drop_nulls().unique()
+        rows = [(n, s, self._number(self._runs[n], None, f"stream {s}")) for n, s in pairs.sort(pl.all()).iter_rows()]
+        return _frame(rows, {"rank_index": pl.Int32, "stream": pl.Int64, "stream_pg": pl.UInt32})
+
+    def groups(self) -> pl.DataFrame:
+        """The process groups by number."""
+        rows = [(number, *key) for key, number in self._numbers.items()]
+        return _frame(rows, {"pg": pl.UInt32, "run": pl.Int32, "group": pl.String, "name": pl.String})
 
 
 def _frame(rows: Sequence[tuple[Any, ...]], schema: dict[str, Any]) -> pl.DataFrame:
@@ -106,29 +143,43 @@ def _number_runs(ranks: Sequence[RankSummary]) -> dict[int, int]:
     return runs
 
 
-def _slim(ranks: Sequence[RankSummary]) -> pl.DataFrame:
+def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.DataFrame:
     """The calls of ranks that are known with what alignment needs; a message says from where to where it goes."""
-    known = _frame(
-        [(n, s.rank) for n, s in enumerate(ranks) if s.rank is not None], {"rank_index": pl.Int32, "rank": pl.Int64}
-    )
-    first = (
-        stack([summary.links for summary in ranks]).group_by("rank_index", "call").agg(kernel=pl.col("kernel").min())
-    )
+    known = [(n, summary.rank) for n, summary in enumerate(ranks, first) if summary.rank is not None]
+    steps = [(n, i, step.number) for n, summary in enumerate(ranks, first) for i, step in enumerate(summary.head.steps)]
+    links = stack([summary.links for summary in ranks], first)
+    kernels = links.group_by("rank_index", "call").agg(kernel=pl.col("kernel").min())
     me = pl.col("rank")
     sends, receives = (pl.col("primitive") == p.value for p in (Primitive.send, Primitive.recv))
-    calls = stack([summary.calls.select(_READ) for summary in ranks])
+    alone = pl.col("group_size") <= 1
+    calls = stack([summary.calls.select(_READ) for summary in ranks], first)
+    calls = calls.rename({"group": "index", "step": "step_index"}).filter(
+        (~(sends | receives) | pl.col("peer").is_not_null()) & ~alone.fill_null(value=False)
+    )
     return (
-        calls.filter(~(sends | receives) | pl.col("peer").is_not_null())
-        .join(known, on="rank_index")
-        .join(first, on=["rank_index", "call"], how="left")
-        .join(_spent_before(ranks), on=["rank_index", "call"], how="left")
+        calls.join(_frame(known, {"rank_index": pl.Int32, "rank": pl.Int64}), on="rank_index")
+        .join(numbers.of_ranks(ranks, first), on=["rank_index", "index"], how="left")
+        .join(numbers.of_streams(calls), on=["rank_index", "stream"], how="left")
+        .with_columns(pg=pl.when(pl.col("index").is_null()).then("stream_pg").otherwise("pg"))
+        .filter(pl.col("pg").is_not_null())
+        .join(_frame(steps, _STEPS), on=["rank_index", "step_index"], how="left")
+        .join(kernels, on=["rank_index", "call"], how="left")
+        .join(_spent_before(ranks, first), on=["rank_index", "call"], how="left")
+        .sort("rank_index", "issue_ns", "call")
         .select(
             "rank_index",
             "rank",
-            pl.col("group").alias("index"),
-            pl.col("step").alias("step_index"),
-            *_KEPT,
+            "pg",
+            "call",
             "kernel",
+            pl.col("primitive").cast(WHAT),
+            pl.when(sends | receives).then(pl.lit(P2P)).otherwise("primitive").cast(WHAT).alias("what"),
+            kind_of(sends | receives),
+            "group_size",
+            "payload_bytes",
+            "step",
+            "seq",
+            "launch_ns",
             pl.col("gpu_start_ns").alias("start_ns"),
             pl.col("gpu_end_ns").alias("end_ns"),
             "compute_before_ns",
@@ -139,28 +190,22 @@ def _slim(ranks: Sequence[RankSummary]) -> pl.DataFrame:
     )
 
 
-def _spent_before(ranks: Sequence[RankSummary]) -> pl.DataFrame:
+_STEPS = {"rank_index": pl.Int32, "step_index": pl.Int32, "step": pl.Int64}
+
+
+def _spent_before(ranks: Sequence[RankSummary], first: int) -> pl.DataFrame:
     """Compute and communication that each rank launched before each call, ns."""
-    compute = stack([summary.compute.select("after_call", "busy_ns") for summary in ranks]).select(
+    compute = stack([summary.compute.select("after_call", "busy_ns") for summary in ranks], first).select(
         "rank_index", call=pl.col("after_call").cast(pl.Int64).fill_null(-1) + 1, compute="busy_ns"
     )
-    kernels = stack([summary.kernels.select("owner", "start_ns", "end_ns") for summary in ranks]).drop_nulls("owner")
+    kernels = stack([summary.kernels.select("owner", "start_ns", "end_ns") for summary in ranks], first).drop_nulls(
+        "owner"
+    )
     comm = kernels.select(
         "rank_index", call=pl.col("owner").cast(pl.Int64) + 1, comm=pl.col("end_ns") - pl.col("start_ns")
     )
     spent = pl.concat([compute, comm], how="diagonal").group_by("rank_index", "call").sum()
-    calls = stack([summary.calls.select(pl.col("call").cast(pl.Int64)) for summary in ranks])
+    calls = stack([summary.calls.select(pl.col("call").cast(pl.Int64)) for summary in ranks], first)
     both = calls.join(spent, on=["rank_index", "call"], how="left").sort("rank_index", "call")
     sums = {f"{what}_before_ns": pl.col(what).fill_null(0).cum_sum().over("rank_index") for what in ("compute", "comm")}
     return both.select("rank_index", pl.col("call").cast(pl.UInt32), **sums)
-
-
-def _groups(summary: RankSummary, table: GroupTable, rank_index: int, run: int) -> list[tuple[int, int, int, str, str]]:
-    """Each process group of a rank; one without a name goes by its place among those of equal ranks."""
-    seen: dict[str, int] = {}
-    rows = []
-    for index, local in enumerate(summary.head.groups):
-        group = table.id_of(local)
-        slot = seen[group] = seen.get(group, 0) + 1
-        rows.append((rank_index, index, run, group, local.name or f"#{slot}"))
-    return rows

@@ -17,7 +17,7 @@ _SYSTEMATIC_SHARE = 0.5
 _CHANCE = 0.01
 _EXPLAINS = 0.5
 
-_ROW = ("run", "group", "name", "what")
+_ROW = ("pg", "what")
 _CAUSES = (
     (Cause.receive, "behind"),
     (Cause.compute, "compute"),

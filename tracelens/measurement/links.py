@@ -9,7 +9,7 @@ import polars as pl
 
 from tracelens.collectives import Primitive, bus_factor
 from tracelens.many_ranks import LinkUse
-from tracelens.measurement.skew import P2P
+from tracelens.measurement.alignment import P2P, Alignment
 from tracelens.results import Group
 
 # Bytes/s per GPU and direction that the makers state for the links inside a node; data sheets of each device.
@@ -46,6 +46,7 @@ SMALL = "small calls: latency, not bandwidth"
 
 def measure_links(
     timed: pl.DataFrame,
+    alignment: Alignment,
     groups: Sequence[Group],
     devices: Sequence[str],
     gpus_per_node: int | None,
@@ -55,6 +56,7 @@ def measure_links(
 
     Args:
         timed: as `skew.time_calls` gives them.
+        alignment: the calls of all ranks.
         groups: the groups of the job.
         devices: names of the GPUs, which stand for the link inside a node.
         gpus_per_node: ranks that share a node.
@@ -68,6 +70,7 @@ def measure_links(
         & (pl.col("timed") == pl.col("participants"))
         & ((pl.col("what") == P2P) | (2 * pl.col("timed") >= pl.col("group_size")))
     ).unique(["lane", "key"])
+    used = used.join(alignment.groups, on="pg").with_columns(pl.col("what").cast(pl.String))
     exponent = (pl.col("payload_bytes").cast(pl.Float64).log(2) / _BUCKET + 1e-9).floor() * _BUCKET
     rows = (
         used.with_columns(from_bytes=pl.lit(2.0).pow(exponent).cast(pl.Int64))

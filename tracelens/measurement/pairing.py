@@ -29,6 +29,13 @@ class Pairing(StrEnum):
     step = "step"
 
 
+_PAIRING = pl.Enum([pairing.value for pairing in Pairing])
+
+
+def _said(pairing: Pairing) -> pl.Expr:
+    return pl.lit(pairing.value, _PAIRING)
+
+
 # Calls that share a Seq (a coalesced range) are told apart by their order; no range holds as many.
 _SEQ_STRIDE = 1 << 20
 _NO_STEP = -1
@@ -40,8 +47,8 @@ def pair_lanes(calls: pl.DataFrame) -> pl.DataFrame:
     """Number the calls of each lane.
 
     Args:
-        calls: `lane`, `rank`, `primitive`, `dtype`, `payload_bytes`, `seq`, `step`, `end_ns`, in the order of issue
-            within each lane and rank.
+        calls: `lane`, `rank`, `primitive`, `kind`, `seq`, `step`, `end_ns`, in the order of issue within each lane
+            and rank.
 
     Returns:
         The calls with `key`, `pairing`, `participants` and `agrees`.
@@ -49,35 +56,39 @@ def pair_lanes(calls: pl.DataFrame) -> pl.DataFrame:
     calls = _number(calls)
     by_seq = calls.filter("has_seq").with_columns(
         key=pl.col("seq") * _SEQ_STRIDE + pl.int_range(pl.len()).over("lane", "rank", "seq"),
-        pairing=pl.lit(Pairing.seq.value),
+        pairing=_said(Pairing.seq),
     )
     rest = calls.filter(~pl.col("has_seq"))
     even = _agree_in_place(rest)
-    by_place = rest.join(even, on="lane", how="semi").with_columns(
-        key=pl.col("place"), pairing=pl.lit(Pairing.ordinal.value)
-    )
+    by_place = rest.join(even, on="lane", how="semi").with_columns(key=pl.col("place"), pairing=_said(Pairing.ordinal))
     shifted = _shift_lanes(rest.join(even, on="lane", how="anti"))
     paired = pl.concat([by_seq, by_place, shifted]).sort("lane", "rank", "place")
     one = pl.col("key").is_not_null()
     return paired.with_columns(
         participants=pl.when(one).then(pl.col("rank").n_unique().over("lane", "key")).otherwise(1),
         agrees=pl.col("kind").n_unique().over("lane", "key") == 1,
-    ).drop("place", "kind", "has_seq")
+    ).drop("place", "kind", "has_seq", "seq")
+
+
+def kind_of(p2p: pl.Expr) -> pl.Expr:
+    """`kind`: what must be equal on all ranks, as one number. What an all-to-all carries differs from rank to rank.
+
+    Args:
+        p2p: whether a call is a message, whose two ends have different primitives.
+    """
+    uneven = pl.col("primitive") == Primitive.all_to_all.value
+    primitive = pl.when(p2p).then(pl.lit("p2p")).otherwise("primitive")
+    return pl.struct(primitive, "dtype", pl.when(~uneven).then("payload_bytes").alias("size")).hash().alias("kind")
 
 
 def _number(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add the place of each call, its kind (what must be equal on all ranks), and whether Seq can be used.
+    """Add the place of each call, and whether Seq can be used.
 
-    Messages of one pair of ranks have counters of their own on either side, so their Seq does not pair them; what an
-    all-to-all carries differs from rank to rank.
+    Messages of one pair of ranks have counters of their own on either side, so their Seq does not pair them.
     """
     p2p = pl.col("primitive").is_in([Primitive.send.value, Primitive.recv.value])
-    uneven = pl.col("primitive") == Primitive.all_to_all.value
-    primitive = pl.when(p2p).then(pl.lit("p2p")).otherwise("primitive")
-    kind = pl.struct(primitive, "dtype", pl.when(~uneven).then("payload_bytes").alias("size")).hash()
     return calls.with_columns(
         place=pl.int_range(pl.len(), dtype=pl.Int64).over("lane", "rank"),
-        kind=kind,
         has_seq=(pl.col("seq").is_not_null() & ~p2p).all().over("lane"),
     )
 
@@ -114,7 +125,7 @@ class _Fit(NamedTuple):
 
 def _shift_lanes(calls: pl.DataFrame) -> pl.DataFrame:
     if calls.is_empty():
-        return calls.with_columns(key=pl.lit(None, pl.Int64), pairing=pl.lit(None, pl.String))
+        return calls.with_columns(key=pl.lit(None, pl.Int64), pairing=pl.lit(None, _PAIRING))
     return pl.concat([_shift_lane(lane) for lane in calls.partition_by("lane", maintain_order=True)])
 
 
@@ -127,7 +138,7 @@ def _shift_lane(lane: pl.DataFrame) -> pl.DataFrame:
         return _pair_by_step(lane)
     shifts = {rank: fit.shift if fit.agreement >= _AGREEMENT else None for rank, fit in fits.items()}
     shift = pl.col("rank").replace_strict(shifts, return_dtype=pl.Int64)
-    return lane.with_columns(key=pl.col("place") + shift, pairing=pl.lit(Pairing.shifted.value))
+    return lane.with_columns(key=pl.col("place") + shift, pairing=_said(Pairing.shifted))
 
 
 def _track(part: pl.DataFrame) -> _Track:
@@ -185,4 +196,4 @@ def _pair_by_step(lane: pl.DataFrame) -> pl.DataFrame:
     even = pl.col("count").n_unique().over("step") == 1
     within = pl.when(even).then("front").otherwise("back")
     key = pl.col("step") * _SEQ_STRIDE + within
-    return lane.with_columns(key=key, pairing=pl.lit(Pairing.step.value)).drop("front", "back", "count")
+    return lane.with_columns(key=key, pairing=_said(Pairing.step)).drop("front", "back", "count")

@@ -13,9 +13,8 @@ from statistics import fmean, median
 import polars as pl
 
 from tracelens.many_ranks import Block, Pipeline, PipelineRun, Stage
-from tracelens.measurement.alignment import Alignment
+from tracelens.measurement.alignment import P2P, Alignment
 from tracelens.measurement.blocks import BACKWARD, FORWARD, OTHER, WEIGHT, ComputeBlock, StageStep, cut_blocks
-from tracelens.measurement.skew import P2P
 from tracelens.measurement.stages import count_microbatches, name_schedule, order_stages
 from tracelens.summary import RankSummary
 
@@ -78,7 +77,7 @@ def measure_pipelines(
 
 def _find_places(ranks: Sequence[RankSummary], alignment: Alignment, steps: Sequence[Sequence[int]]) -> list[_Place]:
     """Process groups with messages both ways, per step that all of their ranks recorded."""
-    lanes = alignment.lanes.filter(pl.col("src").is_not_null())
+    lanes = alignment.lanes.filter(pl.col("src").is_not_null()).join(alignment.groups, on="pg")
     members = (
         lanes.group_by("run", "group", "name")
         .agg(

@@ -84,7 +84,7 @@ def _find_exchanges(ranks: Sequence[RankSummary], alignment: Alignment) -> list[
     if paired.is_empty():
         return []
     loads = [_loads(ranks[n], n) for n in paired["rank_index"].unique().sort()]
-    rows = paired.join(pl.concat(loads), on=["rank_index", "call"]).join(alignment.lanes.drop("ranks"), on="lane")
+    rows = paired.join(pl.concat(loads), on=["rank_index", "call"]).join(alignment.groups, on="pg")
     by_rows = (pl.col("rows_in").is_not_null() & pl.col("rows_out").is_not_null()).all()
     gathered = (
         rows.sort("lane", "key", "rank")

@@ -13,13 +13,12 @@ import polars as pl
 
 from tracelens.collectives import Primitive, bus_factor
 from tracelens.many_ranks import RankWait, Skew
-from tracelens.measurement.alignment import Alignment
+from tracelens.measurement.alignment import P2P, Alignment
 from tracelens.measurement.arrival import NOTABLE_NS, NOTABLE_SHARE, find_last_arrivals
 from tracelens.summary import RankSummary
 
-P2P = "p2p"
-ROW = ("run", "group", "name", "what")
-"""What a row of the result stands for; `what` is a primitive, or `p2p` for all messages of a group."""
+ROW = ("pg", "what")
+"""What a row of the result stands for: a process group and a primitive, or `p2p` for all messages of a group."""
 
 # A kernel that begins this soon after a receive on its GPU was held up by it, if it was launched before its end.
 _BEHIND_NS = 20_000
@@ -33,19 +32,15 @@ def time_calls(ranks: Sequence[RankSummary], alignment: Alignment) -> pl.DataFra
         alignment: their calls.
 
     Returns:
-        Of the calls with times on two ranks or more: the columns of `Alignment.calls`, those of `ROW`, `src`, `dst`,
-        `duration_ns`, `transfer_ns` (of the call), `timed` (participants with times), `is_last`, `is_late_profiler`,
-        `behind_ns`, `owned` (whether the kernel is charged to this row) and `wait_ns` (of the kernel).
+        Of the calls with times on two ranks or more: the columns of `Alignment.calls`, `offset_ns`, `duration_ns`,
+        `transfer_ns` (of the call), `timed` (participants with times), `is_last`, `is_late_profiler`, `behind_ns`,
+        `owned` (whether the kernel is charged to this row) and `wait_ns` (of the kernel).
     """
-    calls = alignment.calls.join(alignment.lanes.drop("ranks"), on="lane").join(
-        alignment.offsets(), on="rank", how="left"
-    )
-    p2p = pl.col("src").is_not_null()
+    calls = alignment.calls.join(alignment.offsets(), on="rank", how="left")
     paired = pl.col("key").is_not_null() & pl.col("agrees") & pl.col("end_ns").is_not_null()
     calls = (
         calls.filter(paired)
         .with_columns(
-            what=pl.when(p2p).then(pl.lit(P2P)).otherwise("primitive"),
             duration_ns=pl.col("end_ns") - pl.col("start_ns"),
             timed=pl.col("rank").n_unique().over("lane", "key"),
         )
@@ -131,17 +126,18 @@ def measure_skew(alignment: Alignment, timed: pl.DataFrame) -> tuple[Skew, ...]:
     joined = counts
     for part in (late, sums, _bandwidths(used), waits):
         joined = joined.join(part, on=ROW, how="left", nulls_equal=True)
-    rows = joined.sort("wait_ns", *ROW, descending=[True, False, False, False, False], nulls_last=True)
+    told = joined.join(alignment.groups, on="pg").with_columns(pl.col("what").cast(pl.String))
+    order = ("wait_ns", "run", "group", "name", "what")
+    rows = told.sort(order, descending=[True, False, False, False, False], nulls_last=True)
     return tuple(_skew(row, arrivals.get(tuple(row[name] for name in ROW))) for row in rows.iter_rows(named=True))
 
 
 def _count_pairs(alignment: Alignment) -> pl.DataFrame:
     """Of each row the ranks read, the size of the group, and how many calls were paired."""
-    lanes = alignment.lanes.with_columns(members=pl.col("ranks").list.len())
-    p2p = pl.col("src").is_not_null()
-    calls = alignment.calls.join(lanes.drop("ranks"), on="lane").with_columns(
-        what=pl.when(p2p).then(pl.lit(P2P)).otherwise("primitive"), one_end=p2p & (pl.col("members") < 2)
-    )
+    members = alignment.lanes.select("lane", members=pl.col("ranks").list.len())
+    p2p = pl.col("what") == P2P
+    used = ("pg", "what", "lane", "key", "rank", "call", "participants", "agrees", "group_size", "pairing")
+    calls = alignment.calls.select(used).join(members, on="lane").with_columns(one_end=p2p & (pl.col("members") < 2))
     keyed = pl.coalesce("key", -1 - pl.col("call").cast(pl.Int64) - pl.col("rank") * (1 << 32))
     paired = pl.col("participants") == pl.max_horizontal("members", pl.lit(2))
     heads = calls.with_columns(keyed=keyed).unique(["lane", "keyed"], maintain_order=True)
