@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
-from benchmarks.inference_layouts import Layout, Sizes
+from benchmarks.inference_layouts import Layout
+from benchmarks.inference_models import Sizes
 
 _WIDE = Sizes(hidden=192, heads=12, kv_heads=12, ffn=512, vocab=640, seq=96, layers=6, batch=2)
 _DEEP = Sizes(hidden=64, heads=8, kv_heads=8, ffn=160, vocab=384, seq=128, layers=8)
@@ -113,3 +115,78 @@ def held_out() -> list[Layout]:
         Layout("tp 2 sp cp 2 messages fsdp 4", tp=2, cp=2, dp_shard=4, cp_kind="ring_p2p", data="fsdp2"),
     ]
     return [replace(layout, held_out=True) for layout in found]
+
+
+def sampled(count: int, seed: int) -> list[Layout]:
+    """Random layouts, never looked at while rules are written: products of axes, habits and sizes at random."""
+    chance = random.Random(seed)
+    found: list[Layout] = []
+    while len(found) < count:
+        layout = _draw(chance, len(found))
+        if 8 <= layout.world <= 512:
+            found.append(layout)
+    return found
+
+
+def _draw(chance: random.Random, number: int) -> Layout:
+    schedule = chance.choice(["none", "none", *_SCHEDULES])
+    pipelined = schedule != "none"
+    chunks = _SCHEDULES.get(schedule, 1)
+    pp = chance.choice([2, 4]) if pipelined else 1
+    data = chance.choice(["fsdp2", "fsdp2", "ddp", "fsdp1"]) if not pipelined else chance.choice(["fsdp2", "none"])
+    tp = chance.choice([1, 1, 2, 4, 8]) if data == "fsdp2" and schedule in ("none", "1F1B", "GPipe") else 1
+    cp = chance.choice([1, 1, 2, 4]) if data == "fsdp2" and not pipelined and tp == 1 else 1
+    shard = chance.choice([2, 4, 8, 16]) if data.startswith("fsdp") else 1
+    replicate = (
+        chance.choice([8, 16, 64]) if data == "ddp" else chance.choice([1, 1, 2]) if data == "fsdp2" and cp == 1 else 1
+    )
+    least = pp * chunks if schedule == "DualPipeV" else pp
+    micro = (
+        chance.choice([least, 2 * least, 4 * least])
+        if pipelined
+        else chance.choice([1, 1, 2, 4])
+        if data != "ddp"
+        else 1
+    )
+    head = chance.choice([8, 16, 32])
+    heads = chance.choice([8, 16])
+    sizes = Sizes(
+        hidden=head * heads,
+        heads=heads,
+        kv_heads=chance.choice([8, heads]),
+        ffn=chance.choice([2, 3, 4]) * head * heads + 64,
+        vocab=64 * chance.choice([7, 11, 16]),
+        seq=chance.choice([32, 64, 96]) * max(1, cp),
+        batch=chance.choice([1, 2, 3]),
+        layers=pp * chunks * chance.choice([1, 2, 3]) if pipelined else chance.choice([2, 3, 5, 6]),
+    )
+    return Layout(
+        f"sampled {number}",
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp_shard=shard,
+        dp_replicate=replicate,
+        data=data,
+        reshard=chance.random() < 0.7,
+        sp=chance.random() < 0.5,
+        cp_kind=chance.choice(["allgather", "ring_alltoall", "ring_p2p", "gathered", "ulysses"]),
+        schedule=schedule,
+        vp=chunks,
+        microbatches=micro,
+        fp32_reduce=chance.random() < 0.6,
+        sizes=sizes,
+        held_out=True,
+    )
+
+
+_SCHEDULES = {
+    "1F1B": 1,
+    "GPipe": 1,
+    "Interleaved1F1B": 2,
+    "LoopedBFS": 2,
+    "InterleavedZeroBubble": 2,
+    "ZBVZeroBubble": 2,
+    "DualPipeV": 2,
+}
+"""Schedules with the stages that a rank holds."""

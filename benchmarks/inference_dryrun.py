@@ -21,8 +21,10 @@ _CALL_NS = 1_000_000
 
 
 class PlainTracker:
-    """Says only whether the optimizer runs; the module tracker of `tracelens.capture` hooks into autograd, which
-    schedules that split backward do not bear."""
+    """Says only whether the optimizer runs.
+
+    The module tracker of `tracelens.capture` hooks into autograd, which schedules that split backward do not bear.
+    """
 
     def __init__(self) -> None:
         self.step: int | None = None
@@ -97,7 +99,9 @@ def summary_of(
     # products at n were made before call n
     busy = [at - 0.5 for at, late, _ in products if late] + [float(at) for at, late in enumerate(backward) if late]
     bounds = (min(busy), max(busy)) if busy else None
-    rows = [_row(i, call, late, bounds, groups) for i, (call, late) in enumerate(zip(calls, backward, strict=True))]
+    rows = [
+        _row(i, call, bounds, groups, late=late) for i, (call, late) in enumerate(zip(calls, backward, strict=True))
+    ]
     frames = {name: pl.DataFrame(schema=schema) for name, schema in FRAMES.items()}
     frames["calls"] = pl.DataFrame(rows, schema=CALLS, orient="row")
     frames["compute"] = _compute(products)
@@ -127,7 +131,7 @@ def summary_of(
 
 
 def _row(
-    index: int, call: Call, late: bool, bounds: tuple[float, float] | None, groups: dict[Any, int]
+    index: int, call: Call, bounds: tuple[float, float] | None, groups: dict[Any, int], *, late: bool
 ) -> tuple[object, ...]:
     p2p = call.primitive in (Primitive.send, Primitive.recv)
     filled: dict[str, object] = {
@@ -138,7 +142,7 @@ def _row(
         "group": groups[call.group.name, call.group.ranks],
         "group_size": len(call.group.ranks),
         "step": 0,
-        "phase": _phase(index, call, late, bounds, p2p=p2p),
+        "phase": _phase(index, call, bounds, late=late, p2p=p2p),
         "thread": 1 if late else 0,
         "issue_ns": index * _CALL_NS,
         "issue_end_ns": index * _CALL_NS + 1,
@@ -154,7 +158,7 @@ def _row(
     return tuple(filled.get(name) for name in CALLS)
 
 
-def _phase(index: int, call: Call, late: bool, bounds: tuple[float, float] | None, *, p2p: bool) -> str | None:
+def _phase(index: int, call: Call, bounds: tuple[float, float] | None, *, late: bool, p2p: bool) -> str | None:
     """As the trace reader tells phases: by autograd's thread, the optimizer, and the bounds of backward."""
     if late:
         return "backward"

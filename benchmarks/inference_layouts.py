@@ -1,5 +1,7 @@
-"""Layouts of real PyTorch code by dry run: the collectives that DDP, FSDP, DTensor, context parallelism and the
-pipeline schedules of torch issue for a rank of a world that does not exist (needs torch)."""
+"""Layouts of real PyTorch code, to run as a rank of a world that does not exist (needs torch).
+
+The collectives are those of DDP, FSDP, DTensor, context parallelism and the pipeline schedules of torch.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ class Layout:
         if self.data == "fsdp1_grad":
             truth["sharding"] = "zero2"
         if truth.get("sharding") in ("zero2", "zero3"):
-            truth["reshard_after_forward"] = bool(self.reshard) and self.data != "fsdp1_grad"
+            truth["reshard_after_forward"] = self.data == "fsdp1" or (bool(self.reshard) and self.data != "fsdp1_grad")
         if self.tp > 1:
             truth["sequence_parallel"] = self.sp
         if self.cp > 1:
@@ -227,6 +229,7 @@ class Program:
 
     def _pipelined_step(self, tokens: torch.Tensor) -> None:
         count = self.layout.pp * self.layout.vp
+        assert self.pipeline is not None
         if 0 in self.own and count - 1 in self.own:
             self.pipeline.step(tokens, target=tokens, losses=[])
         elif 0 in self.own:

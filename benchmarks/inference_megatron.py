@@ -176,8 +176,7 @@ class Megatron:
             for _ in range(2 if kind == B else 0):
                 tape.call("reduce_scatter", group, kv * self.cp, phase=issue)
         else:
-            sizes = (q, kv, kv, q)
-            for number, size in enumerate(sizes):
+            for number, size in enumerate((q, kv, kv, q)):
                 tape.call("all_to_all", group, size, phase=issue, name="all_to_all")
                 if number == (2 if kind == F else 0):
                     tape.compute(20, backward=issue == B)

@@ -53,7 +53,9 @@ class TorchRing(torch.autograd.Function):
             return torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
 
         q, k, v, out, lse = ctx.saved_tensors
-        grads = ring._templated_ring_attention_backward(ctx.group, 2, attend, grad, "grad_out", q, k, v, out, lse, True)
+        grads = ring._templated_ring_attention_backward(
+            ctx.group, 2, attend, grad, "grad_out", q, k, v, out, lse, is_causal=True
+        )
         return *(g.to(q.dtype) for g in grads), None
 
 
@@ -120,7 +122,12 @@ def _gather(t: torch.Tensor, group: Any) -> None:
     dist.all_gather_into_tensor(out, t.contiguous().view(-1), group=group)
 
 
-CONTEXT = {"allgather": TorchRing, "ring_alltoall": TorchRing, "ring_p2p": MessageRing, "gathered": GatheredKeys}
+CONTEXT: dict[str, Any] = {
+    "allgather": TorchRing,
+    "ring_alltoall": TorchRing,
+    "ring_p2p": MessageRing,
+    "gathered": GatheredKeys,
+}
 
 
 class Attention(nn.Module):
@@ -251,4 +258,4 @@ class Decoder(nn.Module):
             x = self.tok_embeddings(x)
         for layer in self.layers.values():
             x = layer(x)
-        return x if self.norm is None else self.output(self.norm(x))
+        return x if self.norm is None or self.output is None else self.output(self.norm(x))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import msgspec
 import polars as pl
 
 from tracelens.summary import CALLS, COMPUTE, RankSummary, StepSpan
@@ -81,9 +82,8 @@ def add_evaluation(summaries: Sequence[RankSummary], chance: random.Random) -> l
         later = pl.col("issue_ns") + _STEP_NS
         extra = forward.with_columns(step=pl.lit(1, pl.Int32), issue_ns=later, issue_end_ns=later + 1)
         steps = (*s.head.steps, StepSpan(number=99, cpu_start_ns=_STEP_NS, cpu_end_ns=2 * _STEP_NS))
-        head = _head(s, steps)
         joined = _with_calls(s, pl.concat([s.calls, extra]))
-        found.append(_replaced(joined, head))
+        found.append(replace(joined, head=msgspec.structs.replace(s.head, steps=steps)))
     return found
 
 
@@ -112,7 +112,9 @@ def add_logging(summaries: Sequence[RankSummary], chance: random.Random) -> list
             )
             for n in (1, 2, 300)
         ]
-        found.append(_with_calls(s, pl.concat([s.calls, *(r.select(s.calls.columns).cast(CALLS) for r in rows)])))
+        found.append(
+            _with_calls(s, pl.concat([s.calls, *(r.select(pl.col(n).cast(t) for n, t in CALLS.items()) for r in rows)]))
+        )
     return found
 
 
@@ -129,16 +131,6 @@ def no_compute(summaries: Sequence[RankSummary], chance: random.Random) -> list[
 def _frames(s: RankSummary, **changed: pl.DataFrame) -> RankSummary:
     names = ("calls", "kernels", "links", "segments", "compute", "budget", "shapes", "matmuls")
     return RankSummary(head=s.head, **{name: changed.get(name, getattr(s, name)) for name in names})
-
-
-def _head(s: RankSummary, steps: tuple[StepSpan, ...]) -> object:
-    import msgspec
-
-    return msgspec.structs.replace(s.head, steps=steps)
-
-
-def _replaced(s: RankSummary, head: object) -> RankSummary:
-    return replace(s, head=head)  # type: ignore[arg-type]
 
 
 KINDS: dict[str, Noise] = {

@@ -94,10 +94,10 @@ def _is_kept_zero3(truth: Mapping[str, Any], found: Inference) -> bool:
 
 def table(scores: Mapping[str, Score]) -> str:
     """Marks of several suites side by side."""
-    lines = [f"{'':34}{'right':>8}{'undet.':>8}{'silent':>8}{'wrong':>8}"]
+    lines = [f"{'':52}{'right':>8}{'undet.':>8}{'silent':>8}{'wrong':>8}"]
 
     def row(title: str, marks: Mapping[Mark, int]) -> None:
-        lines.append(f"{title:34}" + "".join(f"{marks.get(mark, 0):8}" for mark in Mark))
+        lines.append(f"{title:52}" + "".join(f"{marks.get(mark, 0):8}" for mark in Mark))
 
     for suite, score in scores.items():
         row(f"{suite}, all fields", score.total())

@@ -36,7 +36,7 @@ class Tape:
         self._calls: list[dict[str, object]] = []
         self._work: list[tuple[int, bool, int]] = []
 
-    def call(
+    def call(  # noqa: PLR0913 - all named, a call has as many sides
         self,
         primitive: str,
         group: str,

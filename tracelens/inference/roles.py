@@ -473,7 +473,11 @@ def _most_in_one_forward(view: RankView, calls: Sequence[Call]) -> int:
 
 def _matching_scatters(view: RankView, group: int, late: Sequence[Call]) -> int | None:
     """How many all-reduces carry the output of the reduce-scatter before them; None unless all do."""
-    scatters = [c for c in sizeable(view.calls) if c.primitive is P.reduce_scatter and c.group != group]
+    scatters = [
+        c
+        for c in sizeable(view.calls)
+        if c.primitive is P.reduce_scatter and c.group != group and view.groups[c.group].size != 1
+    ]
     if not scatters:
         return None
     shards = Counter(c.shard for c in scatters)

@@ -1,0 +1,159 @@
+"""How well layouts are inferred: right, undetermined with the truth among the values left, silent, wrong.
+
+    python -m benchmarks.inference [--shared ../shared/traces] [--layouts FOLDER] [--notes]
+
+Suites: traces beside the checkout that have a truth file; the exercises' traces and the generated ones in fixtures/;
+schedules written from their sources; layouts of real PyTorch code by dry run, where torch is installed (their
+summaries are kept in FOLDER), those that rules were written on and those held out apart; and the layouts under noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.inference_megatron import written
+from benchmarks.inference_noise import KINDS
+from benchmarks.inference_scoring import Score, fields_table, table
+from tracelens.errors import TraceLensError
+from tracelens.inference.infer import infer
+from tracelens.summary import RankSummary
+from tracelens.trace.summarize import summarize
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+Case = tuple[str, Sequence[RankSummary], Mapping[str, Any]]
+
+
+def shared_cases(folder: Path) -> Iterator[Case]:
+    """Traces with a truth.json beside them."""
+    for path in sorted(folder.rglob("truth.json")):
+        truth = json.loads(path.read_text(encoding="utf-8"))["config"]
+        yield path.parent.name, _summaries(path.parent), truth
+
+
+def fixture_cases() -> Iterator[Case]:
+    """The exercises' traces, and those that the project's generator wrote."""
+    for path in sorted((CHECKOUT / "fixtures").rglob("truth.toml")):
+        stated = tomllib.loads(path.read_text(encoding="utf-8"))
+        truth = stated.get("config") or _layout_truth(stated)
+        if truth:
+            yield path.parent.name, _summaries(path.parent), truth
+
+
+def _layout_truth(stated: Mapping[str, Any]) -> dict[str, Any]:
+    layout = dict(stated.get("layout", {}))
+    if not layout:
+        return {}
+    if "microbatches" in layout:
+        layout["num_microbatches"] = layout["microbatches"]
+    if "zero" in layout:
+        layout["sharding"] = "none" if layout["zero"] == 0 else f"zero{layout['zero']}"
+    return layout | {"world_size": stated.get("world_size")}
+
+
+def _summaries(folder: Path) -> list[RankSummary]:
+    found = []
+    for path in sorted(folder.glob("*.json*")):
+        if path.name == "truth.json":
+            continue
+        try:
+            found.append(summarize(path))
+        except TraceLensError:
+            continue
+    return found
+
+
+def layout_cases(folder: Path | None, *, held_out: bool) -> Iterator[Case]:
+    """Layouts of real PyTorch code by dry run; [] without torch unless their summaries are in the folder."""
+    if folder is not None and (folder / "truths.json").exists():
+        for name, kept in json.loads((folder / "truths.json").read_text(encoding="utf-8")).items():
+            if kept["held_out"] is held_out:
+                yield name, [RankSummary.load(folder / file) for file in kept["files"]], kept["truth"]
+        return
+    if importlib.util.find_spec("torch") is None:
+        return
+    from benchmarks.inference_catalog import held_out as others
+    from benchmarks.inference_catalog import rules
+    from benchmarks.inference_dryrun import run_layout
+
+    for layout in others() if held_out else rules():
+        yield layout.name, run_layout(layout), layout.truth()
+
+
+def keep_layouts(folder: Path) -> None:
+    """Run the layouts once and keep their summaries."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index: dict[str, Any] = {}
+    for held in (False, True):
+        for name, summaries, truth in layout_cases(None, held_out=held):
+            files = []
+            for summary in summaries:
+                files.append(f"{name.replace(' ', '_').replace(',', '')}-{summary.rank}.tracelens")
+                summary.save(folder / files[-1])
+            index[name] = {"held_out": held, "files": files, "truth": truth}
+    (folder / "truths.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def score(cases: Sequence[Case], *, blind: bool, one_rank: bool) -> Score:
+    """Judge every case: from each rank alone, or from all ranks together."""
+    result = Score()
+    for name, summaries, truth in cases:
+        for ranks in [[s] for s in summaries] if one_rank else [summaries]:
+            result.add(f"{name}, rank {ranks[0].rank}" if one_rank else name, truth, infer(ranks, blind=blind))
+    return result
+
+
+def suites(arguments: argparse.Namespace) -> dict[str, list[Case]]:
+    """The cases of each suite."""
+    shared: Path = arguments.shared
+    found: dict[str, list[Case]] = {
+        "shared traces": list(shared_cases(shared)) if shared.is_dir() else [],
+        "fixtures": list(fixture_cases()),
+        "written schedules": [(name, summaries, truth) for name, (summaries, truth) in written().items()],
+        "dry runs, rules": list(layout_cases(arguments.layouts, held_out=False)),
+        "dry runs, held out": list(layout_cases(arguments.layouts, held_out=True)),
+    }
+    return {name: cases for name, cases in found.items() if cases}
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, default=CHECKOUT.parent / "shared" / "traces")
+    parser.add_argument("--layouts", type=Path, help="folder with the summaries of the dry runs; filled when empty")
+    parser.add_argument("--notes", action="store_true", help="list every field that is not right")
+    arguments = parser.parse_args()
+    if arguments.layouts and not (arguments.layouts / "truths.json").exists():
+        keep_layouts(arguments.layouts)
+    scores: dict[str, Score] = {}
+    everything = suites(arguments)
+    for blind in (False, True):
+        for one_rank in (True, False):
+            for name, cases in everything.items():
+                title = f"{name}, {'blind' if blind else 'named'}, {'one rank' if one_rank else 'all ranks'}"
+                scores[title] = score(cases, blind=blind, one_rank=one_rank)
+    noisy = {kind: _noisy(everything, kind) for kind in KINDS}
+    print(table(scores), "", "Under noise, blind:", table(noisy), "", fields_table(scores.values()), sep="\n")
+    sure = sum((s.sure for s in (*scores.values(), *noisy.values())), scores[next(iter(scores))].sure.__class__())
+    print(f"\nnon-trivial fields at 0.9 and more: {sure[True]} right, {sure[False]} wrong")
+    if arguments.notes:
+        for title, result in (scores | noisy).items():
+            print(f"\n{title}", *result.notes, sep="\n  ")
+
+
+def _noisy(everything: Mapping[str, Sequence[Case]], kind: str) -> Score:
+    result = Score()
+    for suite in ("dry runs, rules", "dry runs, held out", "written schedules"):
+        for name, summaries, truth in everything.get(suite, ()):
+            result.add(name, truth, infer(KINDS[kind](summaries, random.Random(name)), blind=True))
+    return result
+
+
+if __name__ == "__main__":
+    main()
