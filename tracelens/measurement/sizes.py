@@ -24,6 +24,7 @@ _BATCH = 512
 """Ranks whose calls meet in one frame."""
 
 _GROUPS = {"rank_index": pl.Int32, "index": pl.Int32, "group": pl.String, "kind": pl.String}
+_STEPS = {"rank_index": pl.Int32, "step": pl.Int32, "rank_class": pl.Int32}
 _KEY = ("kind", "primitive", "dtype", "phase")
 _SIZED = (*_KEY, "from_bytes", "to_bytes")
 _SUMS = ("calls", "payload_bytes", "wire_bytes", "busy_ns", "exposed_ns")
@@ -41,21 +42,16 @@ def measure_sizes(
         classes: the class of each summary.
     """
     parts = [
-        _steps_of_ranks(ranks[first : first + _BATCH], table, steps[first : first + _BATCH], first)
-        for first in range(0, len(ranks), _BATCH)
+        _steps_of_ranks(ranks[batch], table, steps[batch], classes[batch], batch.start)
+        for batch in (slice(first, first + _BATCH) for first in range(0, len(ranks), _BATCH))
     ]
     if not parts:
         return ()
     used: dict[int, int] = {}
     for use, number in zip(steps, classes, strict=True):
         used[number] = used.get(number, 0) + len(use)
-    numbers = pl.DataFrame(
-        {"rank_index": range(len(classes)), "rank_class": classes},
-        schema={"rank_index": pl.Int32, "rank_class": pl.Int32},
-    )
     rows = (
         pl.concat(parts)
-        .join(numbers, on="rank_index")
         .group_by("rank_class", *_SIZED, maintain_order=True)
         .agg(pl.col("group").first(), *[pl.col(name).alias(f"{name}_of_steps") for name in _SUMS], pl.col("step"))
         .sort("rank_class", "kind", "primitive", "dtype", "phase", "from_bytes", nulls_last=True, maintain_order=True)
@@ -64,22 +60,27 @@ def measure_sizes(
 
 
 def _steps_of_ranks(
-    ranks: Sequence[RankSummary], table: GroupTable, steps: Sequence[Sequence[int]], first: int
+    ranks: Sequence[RankSummary],
+    table: GroupTable,
+    steps: Sequence[Sequence[int]],
+    classes: Sequence[int],
+    first: int,
 ) -> pl.DataFrame:
-    """Sums per rank, key, size and step."""
+    """Sums per rank, its class, key, size and step."""
     groups = [(n, *row[:3]) for n, summary in enumerate(ranks, first) for row in describe_groups(summary, table)]
     kinds = pl.DataFrame(groups, schema=_GROUPS, orient="row")
-    used = [(n, step) for n, use in enumerate(steps, first) for step in use]
-    inside = pl.DataFrame(used, schema={"rank_index": pl.Int32, "step": pl.Int32}, orient="row")
+    numbered = enumerate(zip(steps, classes, strict=True), first)
+    used = [(n, step, number) for n, (use, number) in numbered for step in use]
+    inside = pl.DataFrame(used, schema=_STEPS, orient="row")
     calls = (
         stack([summary.calls for summary in ranks], first)
-        .join(inside, on=["rank_index", "step"], how="semi", maintain_order="left")
+        .join(inside, on=["rank_index", "step"], maintain_order="left")
         .rename({"group": "index"})
         .join(kinds, on=["rank_index", "index"], how="left", maintain_order="left")
         .with_columns(primitive=report_primitive())
     )
     calls = _with_sizes(calls)
-    key = ["rank_index", "step", *_SIZED]
+    key = ["rank_index", "rank_class", "step", *_SIZED]
     sums = calls.group_by(key, maintain_order=True).agg(
         group=pl.col("group").first(),
         calls=pl.len().cast(pl.Int64),
@@ -105,7 +106,7 @@ def _known_sum(name: str) -> pl.Expr:
 def _with_sizes(calls: pl.DataFrame) -> pl.DataFrame:
     """Each call with the bounds of its size: the size itself, or its bucket where there are many."""
     payload = pl.col("payload_bytes")
-    many = payload.n_unique().over(_KEY) > MOST_SIZES
+    many = payload.n_unique().over("rank_class", *_KEY) > MOST_SIZES
     floor = (payload.clip(1).cast(pl.Float64).log(2) / _BUCKET + 1e-9).floor() * _BUCKET
     first = pl.lit(2.0).pow(floor).cast(pl.Int64)
     return calls.with_columns(
