@@ -135,6 +135,17 @@ class RankView:
     labels: tuple[str, ...] = ()
     by_group: Mapping[int, tuple[Call, ...]] = field(default_factory=dict)
 
+    @property
+    def first_backward(self) -> int:
+        """Index of the first call of backward, or of the call before its first compute; past the end without one.
+
+        After it a pipeline's own thread may issue what belongs to backward: calls before it are surely forward.
+        """
+        main = Counter(c.thread for c in self.calls if c.phase is not Phase.backward).most_common(1)
+        calls = [c.index for c in self.calls if c.phase is Phase.backward]
+        gaps = [g.after for g in self.gaps if g.matmul_ns and main and g.thread != main[0][0]]
+        return min((*calls, *gaps), default=2**62)
+
     def in_phase(self, group: int, primitive: Primitive, *phases: Phase | None) -> list[Call]:
         """Calls of a group with one primitive in the phases given."""
         return [c for c in self.by_group.get(group, ()) if c.primitive is primitive and c.phase in phases]

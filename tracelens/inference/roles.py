@@ -5,6 +5,7 @@ A *use* is one role of one group. A group may have several: the same ranks may a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -241,7 +242,7 @@ def _gathers_and_scatters(view: RankView, group: int) -> list[Use]:
     if maps and scatters:
         why = f"{len(maps)} gathers of routing maps beside {len(gathers)} gathers and {len(scatters)} scatters"
         return [Use(Role.experts, group, (*gathers, *scatters, *maps), 0.9, why, "allgather")]
-    activations = _sequence_parallel(gathers, scatters)
+    activations = _sequence_parallel(view, gathers, scatters)
     if activations is not None:
         return [_tensor_use(group, gathers, scatters, activations)]
     if not gathers:
@@ -267,9 +268,11 @@ def _weights_or_updates(group: int, gathers: Sequence[Call], scatters: Sequence[
     return _weights_use(group, gathers, scatters)
 
 
-def _sequence_parallel(gathers: Sequence[Call], scatters: Sequence[Call]) -> int | None:
+def _sequence_parallel(view: RankView, gathers: Sequence[Call], scatters: Sequence[Call]) -> int | None:
     """The size that forward both gathers and scatters, in turn: activations of sequence parallelism."""
-    forward = sorted((c for c in (*gathers, *scatters) if c.phase in (F, None)), key=lambda c: c.index)
+    end = view.first_backward
+    early = [c for c in (*gathers, *scatters) if c.phase in (F, None) and c.index <= end]
+    forward = sorted(early, key=lambda c: c.index)
     common = _sizes([c for c in forward if c.primitive is P.all_gather]) & _sizes(
         [c for c in forward if c.primitive is P.reduce_scatter]
     )
@@ -388,6 +391,9 @@ def _all_reduces(view: RankView, group: int, uses: Sequence[Use]) -> list[Use]:
     calls = [c for c in calls if id(c) not in taken]
     if not calls or any(use.group == group and use.role is Role.tensor for use in uses):
         return []
+    if _follow_scatters(view, group, calls):
+        why = f"{len(calls)} all-reduces, each of the shard that the reduce-scatter before it left"
+        return [Use(Role.shard_grads, group, tuple(calls), 0.97, why)]
     activations = _reduced_activations(view, calls)
     if activations:
         return [activations_use(group, activations)]
@@ -471,13 +477,28 @@ def _most_in_one_forward(view: RankView, calls: Sequence[Call]) -> int:
     return max(counted.values(), default=0)
 
 
-def _matching_scatters(view: RankView, group: int, late: Sequence[Call]) -> int | None:
-    """How many all-reduces carry the output of the reduce-scatter before them; None unless all do."""
-    scatters = [
+def _follow_scatters(view: RankView, group: int, calls: Sequence[Call]) -> bool:
+    """Whether every all-reduce carries the output of the reduce-scatter before it, wherever in the step it was issued.
+
+    A pipeline reduces gradients from its own thread, between the passes, so that the phase does not tell.
+    """
+    scattered = [c for c in _scatters_elsewhere(view, group) if c.dtype == calls[0].dtype]
+    places = [c.index for c in scattered]
+    befores = [bisect_left(places, c.index) - 1 for c in calls]
+    return all(b >= 0 and scattered[b].shard == c.elements for b, c in zip(befores, calls, strict=True))
+
+
+def _scatters_elsewhere(view: RankView, group: int) -> list[Call]:
+    return [
         c
         for c in sizeable(view.calls)
         if c.primitive is P.reduce_scatter and c.group != group and view.groups[c.group].size != 1
     ]
+
+
+def _matching_scatters(view: RankView, group: int, late: Sequence[Call]) -> int | None:
+    """How many all-reduces carry the output of the reduce-scatter before them; None unless all do."""
+    scatters = _scatters_elsewhere(view, group)
     if not scatters:
         return None
     shards = Counter(c.shard for c in scatters)

@@ -66,8 +66,9 @@ class Lane:
         if not self.is_last:
             return self.before_first_backward() == self.count(F)
         arrived = [index for index, direction in self.receives if direction <= 0]
-        gradients = self.count(F) if self.size == 2 else 0  # with two stages both kinds come from the same rank
-        return first is not None and sum(index < first for index in arrived) >= len(arrived) - gradients
+        # with two stages gradients come from the same rank; the last stage sends back as many as activations come
+        wanted = self.count(B) if self.size == 2 else len(arrived)
+        return first is not None and sum(index < first for index in arrived) >= wanted
 
     def before_first_backward(self) -> int:
         """Forwards of this stage before its first backward is sent on."""
@@ -257,7 +258,8 @@ def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, 
         return None
     forward = sorted(slot for slot in work[F] if slot)
     if forward:
-        ratio = slots[len(slots) // 2] / forward[len(forward) // 2]
+        # the lower quartile of backwards, as the last stage has the head beside its layers
+        ratio = slots[len(slots) // 4] / forward[len(forward) // 2]
         return True if ratio < 1.45 else False if ratio > 1.6 else None
     share = sum(slots) / sum(late)  # the last stage sends no activations: compare with all work of backward
     return False if share > 0.85 else True if share < 0.7 else None
@@ -281,7 +283,7 @@ def _decide_v(case: Case, lanes: Sequence[Lane]) -> None:
         case.decide("schedule", "dualpipe", 0.9, f"{told}; forwards begin at both ends")
     elif shapes == {False} and together:
         case.decide("schedule", "dualpipev", 0.92, f"{told}; forwards begin at one end")
-    elif shapes == {False} and any(lane.split for lane in lanes):
+    elif shapes == {False} and any(lane.split for lane in lanes) and not any(lane.paired for lane in lanes):
         case.decide("schedule", "zbv", 0.92, f"{told}; gradients leave before those of weights are computed")
     else:
         left = ("dualpipev", "dualpipe") if together else V_SHAPED
