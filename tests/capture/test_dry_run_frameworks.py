@@ -77,7 +77,10 @@ def _ddp(shape: Shape) -> Trained:
 def _fsdp1(shape: Shape) -> Trained:
     half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     model = FullyShardedDataParallel(
-        Llama(shape), auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=half, device_id=torch.device("cpu")
+        Llama(shape),
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        mixed_precision=half,
+        device_id=torch.cuda.current_device(),
     )
     return Trained(model, shape)
 

@@ -28,8 +28,16 @@ def device_patches(*, local_rank: int, gpus_per_node: int) -> list[Patch]:
         (torch, "compile", _no_compile),
         (torch.autocast, "__init__", autocast),
         (torch.nn.Module, "_apply", _apply_by_rebinding()),
-        (DistributedDataParallel, "__init__", _without_device(DistributedDataParallel.__init__)),
-        (FullyShardedDataParallel, "__init__", _without_device(FullyShardedDataParallel.__init__)),
+        (
+            DistributedDataParallel,
+            "__init__",
+            _with_options(DistributedDataParallel.__init__, device_ids=None, output_device=None),
+        ),
+        (
+            FullyShardedDataParallel,
+            "__init__",
+            _with_options(FullyShardedDataParallel.__init__, device_id=torch.device("cpu")),
+        ),
     ]
 
 
@@ -137,13 +145,11 @@ def _apply_by_rebinding() -> Callable[..., Any]:
     return apply
 
 
-def _without_device(init: Callable[..., None]) -> Callable[..., None]:
-    """A wrapper's constructor that is not told which GPU is its own."""
+def _with_options(init: Callable[..., None], **options: Any) -> Callable[..., None]:
+    """A constructor whose options about the own GPU are these, whatever the program gives."""
 
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        for name in ("device_ids", "output_device", "device_id"):
-            kwargs.pop(name, None)
-        init(*args, **kwargs)
+        init(*args, **{**kwargs, **options})
 
     return wrapped
 
