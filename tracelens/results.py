@@ -280,6 +280,8 @@ class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     """What explains a difference; null for a match."""
     ranks: tuple[int, ...] = ()
     group: str | None = None
+    payload_bytes: int | None = None
+    """Of one call, of the largest; null where calls differ, or none was measured."""
     example: ExampleCall | None = None
 
 
@@ -301,6 +303,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag_field="against",
     unsized_time_fraction: float | None
     """Share of the communication time whose bytes are unknown."""
     inside_tolerance: bool
+    """Neither what is unexplained nor what is absent is more than the tolerance."""
     assumptions: tuple[str, ...] = ()
     """What was taken for granted where neither options nor trace tell."""
 

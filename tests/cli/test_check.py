@@ -98,7 +98,7 @@ def test_a_ledger_may_be_the_reference(traces: Path, tmp_path: Path, capsys: Cap
     path = tmp_path / "tracelens.toml"
     layout = 'framework = "torchtitan", tp = 2, dp = 4, option = ["loss_chunks=0"]'
     path.write_text(
-        f'[reference]\nmodel = "{model}"\nlayout = {{ {layout} }}\n[limits]\nunexplained_bytes_fraction = 0.001\n',
+        f'[reference]\nmodel = "{model.name}"\nlayout = {{ {layout} }}\n[limits]\nunexplained_bytes_fraction = 0.001\n',
         encoding="utf-8",
     )
     assert check(capsys, traces, "--policy", path)[0] == 0

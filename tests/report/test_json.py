@@ -37,6 +37,9 @@ CONTRACT = {
     "StepTime": "rank step span_ns compute_ns exposed_comm_ns exposed_memory_ns idle_ns comm_ns overlap_ns memory_ns",
     "Overlap": "rank comm_overlap_pct",
     "Finding": "code severity message hint axis ranks measured limit",
+    "Comparison": "sizes_from rows explained_bytes_fraction absent_bytes_fraction unsized_time_fraction",
+    "ComparisonRow": "term class stage axis mesh primitive dtype phase predicted_calls measured_calls predicted_bytes "
+    "measured_bytes ratio predicted_overlap measured_overlap_pct verdict why",
 }
 
 

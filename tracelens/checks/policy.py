@@ -57,7 +57,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     baseline: str | None = None
     """A baseline file, beside the policy unless absolute."""
     model: str | None = None
-    """As `--model` of `predict`: the ledger is the reference for bytes."""
+    """As `--model` of `predict` (a file may lie beside the policy): the ledger is the reference for bytes."""
     layout: dict[str, Any] = {}
     """As the options of `predict`: `tp = 8`, `framework = "torchtitan"`."""
 

@@ -86,7 +86,7 @@ def command(*, reading: Reading, checking: Checking, measuring: Measuring, outpu
     policy, folder = _policy(checking.policy)
     baseline = _baseline(checking.baseline, policy, folder)
     side = read_side(reading, measuring)
-    comparison = _comparison(side, policy)
+    comparison = _comparison(side, policy, folder)
     facts = Facts(side.measurement, side.inference, comparison)
     findings = check(facts, policy, baseline)
     taught = weigh(list(find(side.measurement, side.inference, comparison)), policy)
@@ -116,8 +116,10 @@ def _baseline(given: str | None, policy: Policy, folder: Path) -> Baseline | Non
     return None if policy.reference.baseline is None else load_baseline(folder / policy.reference.baseline)
 
 
-def _comparison(side: Side, policy: Policy) -> Comparison | None:
+def _comparison(side: Side, policy: Policy, folder: Path) -> Comparison | None:
     reference = policy.reference
+    beside = None if reference.model is None else folder / reference.model
+    model = str(beside) if beside is not None and beside.is_file() else reference.model
     if reference.model is None and not reference.layout:
         return None
     for name in reference.layout:
@@ -127,7 +129,7 @@ def _comparison(side: Side, policy: Policy) -> Comparison | None:
             )
     try:
         build_layout(dict(reference.layout))
-        return compare_with_ledger(side, reference.model, dict(reference.layout), DEFAULT_TOLERANCE)
+        return compare_with_ledger(side, model, dict(reference.layout), DEFAULT_TOLERANCE)
     except msgspec.ValidationError as error:
         raise InputError(f"the policy: reference.layout: {error}") from error
 

@@ -75,7 +75,7 @@ def compare(measurement: Measurement, expected: Expectation, *, tolerance: float
         explained_bytes_fraction=explained,
         absent_bytes_fraction=absent,
         unsized_time_fraction=unsized_time_fraction(measurement),
-        inside_tolerance=all(row.verdict is Verdict.match for row in rows),
+        inside_tolerance=(1 - (1.0 if explained is None else explained)) <= tolerance and (absent or 0.0) <= tolerance,
         assumptions=expected.assumptions,
     )
 
@@ -195,6 +195,7 @@ def _row(unit: Unit, pair: Pair, reasons: Sequence[Explanation], meshes: dict[Me
         why=None if pair.verdict is Verdict.match else _why(unit, pair, reasons),
         ranks=unit.ranks,
         group=next((item.group for item in pair.measured if item.group), None),
+        payload_bytes=lead.payload_bytes if pair.measured else None,
     )
 
 

@@ -43,6 +43,8 @@ def _largest(summary: RankSummary, row: ComparisonRow, group: Group) -> ExampleC
     wanted &= pl.col("dtype").eq_missing(pl.lit(row.dtype, pl.String))
     if row.phase not in (None, Phase.mixed):
         wanted &= pl.col("phase") == str(row.phase)
+    if row.payload_bytes is not None:
+        wanted &= pl.col("payload_bytes") == row.payload_bytes
     calls = summary.calls.filter(wanted).sort("payload_bytes", "issue_ns", descending=[True, False], nulls_last=True)
     if calls.is_empty():
         return None
