@@ -157,3 +157,10 @@ def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error: no such file or folder")
+
+
+def test_a_path_in_an_error_steers_no_terminal_and_no_ci_runner(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "nowhere\x1b[31m\n::error::owned ##[error]owned.json"]) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert [line for line in told.splitlines() if line.startswith("::") or "##[" in line] == []

@@ -97,9 +97,11 @@ def _tolerate_narrow_encodings() -> None:
 
 
 def _tell(message: str, hint: str | None) -> None:
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"\nhint: {hint}", err=True)
+    from tracelens.report.table import as_text  # not before an error: it loads rich
+
+    told = f"error: {message}" + (f"\n\nhint: {hint}" if hint else "")
+    # messages carry paths and names of traces
+    click.echo("\n".join(as_text(line) for line in told.split("\n")), err=True)
 
 
 def _usage_hint(error: click.UsageError) -> str:
