@@ -376,6 +376,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True, tag_field="agains
     """Bytes of the base that the candidate lacks."""
     unsized_time_fraction: float | None
     inside_tolerance: bool
+    notes: tuple[str, ...] = ()
+    """What else differs between the runs."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,12 @@ The witness is the code itself: `../shared/traces/framework` holds what it issue
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 import pytest
 
 from tests.comparison.cases import CASES, case_folder, read_case, stated, stated_model
@@ -20,6 +22,7 @@ from tracelens.errors import UsageError
 from tracelens.ledger.layout import Framework, Layout, Recompute
 from tracelens.ledger.options import NativeOptions
 from tracelens.ledger.predict import predict
+from tracelens.measurement.measure import measure
 from tracelens.results import CallsPerStep, Comparison, Measurement, SizeRow, Verdict
 
 EXPERTS = {"ep8_dropless"}
@@ -202,3 +205,26 @@ def predicted_run(traces: Path, layout: Layout) -> Measurement:
     ]  # fmt: skip
     traffic = side.measurement.traffic[:1]
     return msgspec.structs.replace(side.measurement, sizes=tuple(rows), traffic=traffic)
+
+
+@pytest.mark.parametrize("case", ["fsdp2_8", "tp8sp_fsdp64", "mg_tp4sp_dp2", "pp4_1f1b_dp2"])
+def test_groups_whose_ranks_are_unknown_are_placed_where_they_fit(shared_traces: Path, case: str) -> None:
+    """Older traces tell a group's size and not its ranks; two groups of one size are told apart by their traffic."""
+    measurement = read_case(case_folder(shared_traces, case)).measurement
+    groups = tuple(
+        msgspec.structs.replace(group, ranks=None, mesh=None) if (group.size or 0) > 1 else group
+        for group in measurement.groups
+    )
+    comparison = compare(msgspec.structs.replace(measurement, groups=groups), stated(shared_traces, case))
+    assert differences(comparison) == []
+
+
+def test_a_step_that_was_cut_off_is_the_reason_for_fewer_calls(shared_traces: Path) -> None:
+    """The last of two steps lost the calls of its backward."""
+    side = read_case(case_folder(shared_traces, "ddp8"))
+    kept = (pl.col("step") == 0) | (pl.col("primitive") != "all_reduce")
+    cut = [replace(one, calls=one.calls.with_columns(step=pl.when(kept).then("step"))) for one in side.summaries]
+    comparison = compare(measure(cut), stated(shared_traces, "ddp8"))
+    reasons = {row.why for row in comparison.rows if row.verdict is Verdict.less}
+    assert reasons
+    assert all("a step is cut: it holds 0 calls" in (why or "") for why in reasons)

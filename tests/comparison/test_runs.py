@@ -126,3 +126,13 @@ def test_sizes_stand_together_from_one_power_of_four_to_the_next() -> None:
     assert bucket_of(16384) == (16384, 65535)
     assert bucket_of(0) == (1, 3)
     assert bucket_of(None) is None
+
+
+def test_what_makes_runs_hard_to_compare_is_noted() -> None:
+    other = msgspec.structs.replace(run(), run=a_run((0,), world_size=2, devices=("NVIDIA A100-SXM4-80GB",)))
+    notes = compare_runs(run(), other, "a", "b").notes
+    assert [note.split(":")[0] for note in notes] == [
+        "ranks 0-1 of the base and 0 of the candidate were read",
+        "the GPUs are NVIDIA H100 80GB HBM3 and NVIDIA A100-SXM4-80GB",
+    ]
+    assert compare_runs(run(), run(), "a", "a").notes == ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracelens.collectives import Primitive
-from tracelens.comparison.items import Item, Unit, measured_units, predicted_items, with_meshes
+from tracelens.comparison.items import Item, Unit, measured_units, place_groups, predicted_items
 from tracelens.comparison.join import Pair, join
 from tracelens.comparison.reasons import Explanation, explain_differences
 from tracelens.errors import UsageError
@@ -96,7 +96,10 @@ def check_world(measurement: Measurement, layout: Layout) -> None:
 
 
 def join_units(measurement: Measurement, units: Sequence[Unit], ledger: Ledger, tolerance: float) -> list[JoinedUnit]:
-    """Join every unit with the rows of its pipeline rank; where that is unknown, with those that fit best."""
+    """Join every unit with the rows of its pipeline rank.
+
+    Where the stage is unknown, or the ranks of a group, those are taken that fit best.
+    """
     return [_join_unit(measurement, unit, ledger, tolerance) for unit in units]
 
 
@@ -105,8 +108,10 @@ def _join_unit(measurement: Measurement, unit: Unit, ledger: Ledger, tolerance: 
     candidates = []
     for stage in stages:
         predicted = predicted_items(ledger, stage)
-        measured = with_meshes(unit.measured, predicted, measurement.groups)
-        candidates.append(JoinedUnit(unit, tuple(join(predicted, measured, tolerance))))
+        candidates += [
+            JoinedUnit(unit, tuple(join(predicted, measured, tolerance)))
+            for measured in place_groups(unit.measured, predicted, measurement.groups)
+        ]
     return min(candidates, key=lambda one: residual_bytes([one]))
 
 

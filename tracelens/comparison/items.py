@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, product
 
 from tracelens.collectives import DTYPE_BYTES, Primitive
 from tracelens.ledger.groups import mesh_size
@@ -11,6 +12,9 @@ from tracelens.ledger.layout import Layout
 from tracelens.ledger.results import Ledger, LedgerRow
 from tracelens.results import Group, Measurement, Phase, SizeRow, Traffic
 from tracelens.topology import Axis, Mesh
+
+_MOST_PLACES = 64
+"""Ways to place groups of unknown ranks that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,20 +154,19 @@ def _predicted(row: LedgerRow) -> Item:
     )
 
 
-def with_meshes(measured: Sequence[Item], predicted: Sequence[Item], groups: Sequence[Group]) -> tuple[Item, ...]:
-    """Give groups whose ranks are unknown the one mesh of their size that is predicted for their primitive."""
+def place_groups(
+    measured: Sequence[Item], predicted: Sequence[Item], groups: Sequence[Group]
+) -> Iterator[tuple[Item, ...]]:
+    """The measured items with every way to place groups whose ranks are unknown on predicted meshes of their size."""
     sizes = {group.id: group.size for group in groups if group.ranks is None}
-    if not sizes:
-        return tuple(measured)
-    return tuple(_with_mesh(item, sizes, predicted) for item in measured)
-
-
-def _with_mesh(item: Item, sizes: Mapping[str, int | None], predicted: Sequence[Item]) -> Item:
-    if item.mesh is not None or item.group is None or item.group not in sizes:
-        return item
-    meshes = {
-        other.mesh
-        for other in predicted
-        if other.primitive is item.primitive and other.mesh is not None and mesh_size(other.mesh) == sizes[item.group]
-    }
-    return replace(item, mesh=meshes.pop()) if len(meshes) == 1 else item
+    unknown = sorted({item.group for item in measured if item.group in sizes and item.mesh is None and item.group})
+    meshes = sorted({item.mesh for item in predicted if item.mesh is not None})
+    choices: list[list[Mesh] | list[None]] = [
+        [mesh for mesh in meshes if mesh_size(mesh) == sizes[group]] or [None] for group in unknown
+    ]
+    for chosen in islice(product(*choices), _MOST_PLACES):
+        places = dict(zip(unknown, chosen, strict=True))
+        yield tuple(
+            replace(item, mesh=places[item.group]) if item.group in places and item.mesh is None else item
+            for item in measured
+        )

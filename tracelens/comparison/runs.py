@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log2, sqrt
 
@@ -14,6 +14,7 @@ from tracelens.results import (
     Group,
     Measurement,
     MetricChange,
+    Run,
     RunComparison,
     RunRow,
     SizeRow,
@@ -21,7 +22,7 @@ from tracelens.results import (
     TimeVerdict,
     Verdict,
 )
-from tracelens.topology import Axis, format_mesh
+from tracelens.topology import Axis, format_mesh, format_ranks
 
 FEWEST_STEPS = 3
 """On each side, for a verdict on time."""
@@ -115,7 +116,23 @@ def compare_runs(
         absent_bytes_fraction=absent,
         unsized_time_fraction=unsized_time_fraction(candidate),
         inside_tolerance=all(row.verdict is Verdict.match for row in totals) and not _is_slower(metrics),
+        notes=tuple(_notes(base.run, candidate.run)),
     )
+
+
+def _notes(base: Run, candidate: Run) -> Iterator[str]:
+    """What makes two runs hard to compare."""
+    if base.world_size != candidate.world_size:
+        yield f"the base has {base.world_size or '?'} ranks, the candidate {candidate.world_size or '?'}"
+    if base.ranks != candidate.ranks:
+        yield (
+            f"ranks {format_ranks(base.ranks)} of the base and {format_ranks(candidate.ranks)} of the candidate were "
+            "read: means over them differ where ranks play different roles"
+        )
+    if base.devices and candidate.devices and set(base.devices) != set(candidate.devices):
+        yield f"the GPUs are {', '.join(base.devices)} and {', '.join(candidate.devices)}"
+    if base.gpus_per_node != candidate.gpus_per_node:
+        yield f"a node has {base.gpus_per_node or '?'} and {candidate.gpus_per_node or '?'} GPUs"
 
 
 def _all_labelled(measurement: Measurement) -> bool:

@@ -222,6 +222,8 @@ def _against_run(comparison: RunComparison, *, every_row: bool) -> list[Line]:
             f"gone {percent_up(comparison.absent_bytes_fraction)} of the base's"
         )
     )
+    for text in comparison.notes:
+        lines += note(text)
     lines += [Line(""), *_metrics(comparison.metrics)]
     totals = [row for row in comparison.rows if row.from_bytes is None]
     if totals:
