@@ -96,6 +96,8 @@ def _verdicts(case: Case) -> tuple[InferredConfig, dict[str, float], dict[str, t
 
 
 _MAIN = ("tp", "pp", "dp", "cp", "ep")
+_BESIDE = frozenset({"recompute", "grad_shard_degree"})
+"""Fields that may stay open without making the layout ambiguous."""
 
 
 def _status(
@@ -105,7 +107,8 @@ def _status(
     known = [getattr(config, name) for name in _MAIN]
     if all(value is None for value in known):
         return "undetermined"
-    return "unique" if not undetermined and all(value is not None for value in known) else "ambiguous"
+    settled = set(undetermined) <= _BESIDE and all(value is not None for value in known)
+    return "unique" if settled else "ambiguous"
 
 
 def launcher_line(config: InferredConfig, axes: Sequence[InferredAxis]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from tracelens.inference.infer import Reasoning
-from tracelens.inference.job import Job
 from tracelens.inference.roles import Role
 from tracelens.measurement.axes import label_groups
 from tracelens.results import Group, Inference, Measurement
@@ -43,7 +42,7 @@ def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measure
     Groups without traffic of their own, and copies of a group at other ranks, go by their mesh.
     """
     labels = _labels_by_ranks(reasoning)
-    groups = tuple(_labelled(group, labels.get(_identity(group)), reasoning.inference) for group in measurement.groups)
+    groups = tuple(_labelled(group, _label_of(group, labels), reasoning.inference) for group in measurement.groups)
     axis_of = {group.id: group.axis for group in groups}
     traffic = tuple(
         row if row.group is None else msgspec.structs.replace(row, axis=axis_of.get(row.group))
@@ -53,12 +52,14 @@ def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measure
     return label_groups(labelled, reasoning.inference.axes)
 
 
-def _identity(group: Group) -> object:
-    return group.ranks if group.ranks is not None else (group.names, group.size)
+def _label_of(group: Group, labels: Mapping[object, _Label]) -> _Label | None:
+    """The label of a group that was seen, or of one of the same mesh at other ranks."""
+    own = labels.get(group.ranks if group.ranks is not None else (group.names, group.size))
+    return own or (labels.get(("mesh", group.mesh)) if group.mesh else None)
 
 
 def _labels_by_ranks(reasoning: Reasoning) -> dict[object, _Label]:
-    """Labels of the groups seen, and of their copies: the same mesh is used alike at all ranks of a class."""
+    """Labels of the groups that the representatives of classes use, by ranks and by mesh."""
     labels: dict[object, _Label] = {}
     job = reasoning.job
     dense = {s.group.size for s in reasoning.data.shard}
@@ -73,18 +74,7 @@ def _labels_by_ranks(reasoning: Reasoning) -> dict[object, _Label]:
             name = tuple(sorted(group.ranks)) if group.ranks is not None else ((str(group.key[1]),), group.size)
             for key in (name, ("mesh", group.mesh) if group.mesh else name):
                 labels.setdefault(key, _Label()).add(axis, use.confidence)
-    return labels | _copies(job, labels)
-
-
-def _copies(job: Job, labels: dict[object, _Label]) -> dict[object, _Label]:
-    """Labels of the other ranks' groups, whose members were seen only as copies of a class."""
-    found: dict[object, _Label] = {}
-    for view in job.views:
-        for group in view.groups:
-            key = tuple(sorted(group.ranks)) if group.ranks is not None else None
-            if key is not None and key not in labels and ("mesh", group.mesh) in labels:
-                found[key] = labels["mesh", group.mesh]
-    return found
+    return labels
 
 
 def _data_axis(role: Role, *, dense: bool, inference: Inference) -> Axis:

@@ -21,8 +21,34 @@ F, B, O = Phase.forward, Phase.backward, Phase.optimizer  # noqa: E741
 def find_sizes(job: Job, case: Case, data: DataParallel) -> None:
     """Decide what the trace shows of the model."""
     _decide_hidden(job, case, data)
+    _decide_single_micro_batch(case, data)
     _decide_parameters(case, data)
     _decide_layers(job, case, data)
+
+
+def _decide_single_micro_batch(case: Case, data: DataParallel) -> None:
+    """Where only the last micro-batch communicates, the matrix products tell whether there was only one.
+
+    Forward, gradient of the input and gradient of the weight each touch a weight once, so that one micro-batch makes
+    products with three times the linear weights, which are at most all parameters and at least half of them (an
+    embedding that is not multiplied is no larger than the head that is).
+    """
+    if case.is_decided("num_microbatches") or case.verdict("num_microbatches").left or not data.shard:
+        return
+    if case.value("pp") != 1 or case.value("ep") != 1:
+        return
+    for s in data.shard:
+        found = _width_of_products(s.view)
+        reduced = sum(c.elements or 0 for c in s.use.calls if c.primitive is not P.all_gather)
+        if found is None or found[1] is None or not reduced:
+            continue
+        tokens = found[1]
+        touched = sum(m * k * n // tokens * count for m, k, n, count in s.view.products if tokens in (m, k, n))
+        share = touched / max(1, s.view.steps) / 3 / reduced
+        if 0.3 < share < 0.95:
+            told = f"matrix products touch {share:.0%} of the reduced parameters three times: one micro-batch"
+            case.decide("num_microbatches", 1, 0.9, told)
+            return
 
 
 def _decide_hidden(job: Job, case: Case, data: DataParallel) -> None:
