@@ -6,10 +6,11 @@ messages from one rank to another in it. Within a lane a call has a number, its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tracelens.collectives import Primitive
@@ -40,8 +41,8 @@ class Alignment:
         calls: a row per rank and call: `rank_index`, `rank`, `pg`, `lane`, `key` (null: no counterpart can be named),
             `pairing`, `participants` (ranks of this key), `agrees` (equal primitive, dtype and size on all of them),
             `call`, `kernel` (the first that serves the call), `step` (number), `primitive`, `what`, `group_size`,
-            `payload_bytes`, `launch_ns`, `start_ns`, `end_ns` (on the clock of each rank), `compute_before_ns` and
-            `comm_before_ns` (what the rank launched before the call).
+            `payload_bytes`, `launch_ns`, `start_ns`, `end_ns` (on the clock of each rank), and what the rank's GPU
+            had done by then: `compute_at_start_ns`, `compute_at_end_ns`, `comm_at_start_ns`, `comm_at_end_ns`.
         lanes: `lane`, `pg`, `src` and `dst` (null for collectives), `ranks` (those read, ascending).
         groups: `pg` (a number for each process group), `run`, `group` (its id in the table), `name`.
         clocks: one per rank that shares a call with the reference, directly or through others.
@@ -164,7 +165,7 @@ def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.Dat
         .filter(pl.col("pg").is_not_null())
         .join(_frame(steps, _STEPS), on=["rank_index", "step_index"], how="left")
         .join(kernels, on=["rank_index", "call"], how="left")
-        .join(_spent_before(ranks, first), on=["rank_index", "call"], how="left")
+        .join(_spent_until(ranks, first), on=["rank_index", "call"], how="left")
         .sort("rank_index", "issue_ns", "call")
         .select(
             "rank_index",
@@ -182,8 +183,10 @@ def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.Dat
             "launch_ns",
             pl.col("gpu_start_ns").alias("start_ns"),
             pl.col("gpu_end_ns").alias("end_ns"),
-            "compute_before_ns",
-            "comm_before_ns",
+            "compute_at_start_ns",
+            "compute_at_end_ns",
+            "comm_at_start_ns",
+            "comm_at_end_ns",
             src=pl.when(sends).then(me).when(receives).then("peer"),
             dst=pl.when(sends).then("peer").when(receives).then(me),
         )
@@ -193,19 +196,47 @@ def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.Dat
 _STEPS = {"rank_index": pl.Int32, "step_index": pl.Int32, "step": pl.Int64}
 
 
-def _spent_before(ranks: Sequence[RankSummary], first: int) -> pl.DataFrame:
-    """Compute and communication that each rank launched before each call, ns."""
-    compute = stack([summary.compute.select("after_call", "busy_ns") for summary in ranks], first).select(
-        "rank_index", call=pl.col("after_call").cast(pl.Int64).fill_null(-1) + 1, compute="busy_ns"
-    )
-    kernels = stack([summary.kernels.select("owner", "start_ns", "end_ns") for summary in ranks], first).drop_nulls(
-        "owner"
-    )
-    comm = kernels.select(
-        "rank_index", call=pl.col("owner").cast(pl.Int64) + 1, comm=pl.col("end_ns") - pl.col("start_ns")
-    )
-    spent = pl.concat([compute, comm], how="diagonal").group_by("rank_index", "call").sum()
-    calls = stack([summary.calls.select(pl.col("call").cast(pl.Int64)) for summary in ranks], first)
-    both = calls.join(spent, on=["rank_index", "call"], how="left").sort("rank_index", "call")
-    sums = {f"{what}_before_ns": pl.col(what).fill_null(0).cum_sum().over("rank_index") for what in ("compute", "comm")}
-    return both.select("rank_index", pl.col("call").cast(pl.UInt32), **sums)
+def _spent_until(ranks: Sequence[RankSummary], first: int) -> pl.DataFrame:
+    """Compute and communication that each rank's GPU had done when a call began and when it ended, ns."""
+    parts = []
+    for summary in ranks:
+        calls, compute, kernels = summary.calls, summary.compute, summary.kernels
+        busy = _running_total(compute["start_ns"], compute["end_ns"], compute["busy_ns"])
+        comm = _running_total(kernels["start_ns"], kernels["end_ns"], kernels["end_ns"] - kernels["start_ns"])
+        start, end = calls["gpu_start_ns"], calls["gpu_end_ns"]
+        parts.append(
+            pl.DataFrame(
+                {
+                    "call": calls["call"],
+                    "compute_at_start_ns": busy(start),
+                    "compute_at_end_ns": busy(end),
+                    "comm_at_start_ns": comm(start),
+                    "comm_at_end_ns": comm(end),
+                }
+            )
+        )
+    return stack(parts, first)
+
+
+def _running_total(starts: pl.Series, ends: pl.Series, ns: pl.Series) -> Callable[[pl.Series], pl.Series]:
+    """What was done up to a time, of work that is spread evenly between its starts and ends.
+
+    Args:
+        starts: when pieces of work begin.
+        ends: when they end.
+        ns: how long each piece is.
+    """
+    begin, end = starts.to_numpy(), ends.to_numpy()
+    rate = ns.to_numpy() / np.maximum(end - begin, 1)
+    points, where = np.unique(np.concatenate((begin, end)), return_inverse=True)
+    slopes = np.bincount(where, np.concatenate((rate, -rate)), minlength=points.size).cumsum()
+    lengths = np.diff(points)
+    totals = np.concatenate(([0.0], (slopes[:-1] * lengths).cumsum())) if points.size else points
+
+    def until(times: pl.Series) -> pl.Series:
+        at = times.fill_null(0).to_numpy()
+        done = np.interp(at - points[0], points - points[0], totals) if points.size else np.zeros(at.size)
+        known = pl.Series(done, dtype=pl.Float64).round().cast(pl.Int64)
+        return pl.select(pl.when(times.is_not_null()).then(known)).to_series()
+
+    return until

@@ -62,13 +62,15 @@ def find_last_arrivals(used: pl.DataFrame) -> dict[tuple[Any, ...], LastArrival]
 
 def _with_deeds(used: pl.DataFrame) -> pl.DataFrame:
     """What each rank did between its last call of the lane and this one: compute, communication, and nothing."""
-    since = ("lane", "rank")
-    gap = pl.col("start_ns") - pl.col("end_ns").shift(1).over(since)
-    compute = pl.col("compute_before_ns").diff().over(since)
-    communication = pl.col("comm_before_ns").diff().over(since) - pl.col("duration_ns").shift(1).over(since)
+    before = {name: pl.col(name).shift(1).over("lane", "rank") for name in ("end_ns", *_AT_END.values())}
+    gap = pl.col("start_ns") - before["end_ns"]
+    compute, comm = (pl.col(start) - before[end] for start, end in _AT_END.items())
     return used.sort("lane", "rank", "call").with_columns(
-        compute=compute, communication=communication, idle=gap - compute - communication
+        compute=compute, communication=comm, idle=gap - compute - comm
     )
+
+
+_AT_END = {"compute_at_start_ns": "compute_at_end_ns", "comm_at_start_ns": "comm_at_end_ns"}
 
 
 def _compare(calls: pl.DataFrame) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """What one rank of a pipeline does in a step: blocks of forward and backward between its messages.
 
-Backward runs on autograd's own thread, so the thread that launched a kernel tells the two apart; the messages, which
-the main thread issues, tell one block from the next.
+Backward runs on autograd's own thread, so the thread that launched a kernel tells the two apart; the messages tell one
+block from the next.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import polars as pl
 
 from tracelens.collectives import Primitive
+from tracelens.results import Phase
 from tracelens.summary import RankSummary
 
 FORWARD, BACKWARD, WEIGHT, OTHER = "forward", "backward", "backward_weight", "other"
@@ -73,7 +74,6 @@ def cut_blocks(summary: RankSummary, rank_index: int, step: int) -> StageStep:
     of_step = summary.calls.filter(pl.col("step") == step)
     messages = of_step.filter(pl.col("primitive").is_in(_MESSAGES)).select("call", "primitive", "peer", "thread")
     issued = messages.select("call", segment=pl.int_range(1, pl.len() + 1, dtype=pl.Int64)).sort("call")
-    main = messages["thread"].drop_nulls().mode().to_list()
     rows = (
         summary.compute.filter(pl.col("step") == step)
         .with_columns(at=pl.col("after_call").cast(pl.Int64).fill_null(-1))
@@ -82,7 +82,7 @@ def cut_blocks(summary: RankSummary, rank_index: int, step: int) -> StageStep:
         .with_columns(
             pl.col("segment").fill_null(0),
             busy=pl.min_horizontal("busy_ns", pl.col("end_ns") - pl.col("start_ns")),
-            kind=pl.when(pl.col("thread").is_in(main)).then(pl.lit(FORWARD)).otherwise(pl.lit(BACKWARD)),
+            kind=pl.when(_is_backward(summary, messages)).then(pl.lit(BACKWARD)).otherwise(pl.lit(FORWARD)),
         )
         .with_columns(block=pl.struct("segment", "kind").rle_id())
     )
@@ -95,6 +95,21 @@ def cut_blocks(summary: RankSummary, rank_index: int, step: int) -> StageStep:
     )
     found = [ComputeBlock(*row) for row in blocks.drop("block").iter_rows()]
     return StageStep(rank_index, summary.rank or 0, messages, _name_weights(_join(_set_small_apart(found))))
+
+
+def _is_backward(summary: RankSummary, messages: pl.DataFrame) -> pl.Expr:
+    """Whether a thread is one of autograd's: it issues calls of backward and none of forward.
+
+    Where no call tells, it is any thread but the one that issues the messages.
+    """
+    threads = {
+        phase: set(summary.calls.filter(pl.col("phase") == phase)["thread"].drop_nulls())
+        for phase in (Phase.forward.value, Phase.backward.value)
+    }
+    backward = threads["backward"] - threads["forward"]
+    if backward:
+        return pl.col("thread").is_in(list(backward))
+    return ~pl.col("thread").is_in(messages["thread"].drop_nulls().mode().to_list())
 
 
 def _set_small_apart(blocks: Sequence[ComputeBlock]) -> list[ComputeBlock]:

@@ -39,7 +39,8 @@ class _Exchange(NamedTuple):
     sent: Loads
     received: Loads
     unit: str
-    compute_before: Loads
+    compute_at_start: Loads
+    compute_at_end: Loads
 
 
 class _Pair(NamedTuple):
@@ -96,7 +97,8 @@ def _find_exchanges(ranks: Sequence[RankSummary], alignment: Alignment) -> list[
             by_rows=by_rows,
             sent=pl.when(by_rows).then("rows_in").otherwise("in_elements"),
             received=pl.when(by_rows).then("rows_out").otherwise("out_elements"),
-            compute="compute_before_ns",
+            compute_at_start=pl.col("compute_at_start_ns").fill_null(0),
+            compute_at_end=pl.col("compute_at_end_ns").fill_null(0),
             uneven=(pl.col("in_elements") != pl.col("out_elements")).any() | pl.col("rows_in").is_not_null().any(),
         )
         .filter(pl.col("uneven").fill_null(value=False))
@@ -128,7 +130,8 @@ def _exchange(row: dict[str, Any]) -> _Exchange:
         sent=np.array(row["sent"], np.int64),
         received=np.array(row["received"], np.int64),
         unit="tokens" if row["by_rows"] else "elements",
-        compute_before=np.array(row["compute"], np.int64),
+        compute_at_start=np.array(row["compute_at_start"], np.int64),
+        compute_at_end=np.array(row["compute_at_end"], np.int64),
     )
 
 
@@ -210,7 +213,7 @@ def _explain_waits(pairs: Sequence[_Pair], timed: pl.DataFrame) -> tuple[int | N
     if not known:
         return None, None
     loads = np.concatenate([pair.dispatch.received - pair.dispatch.received.mean() for pair in known])
-    between = [pair.combine.compute_before - pair.dispatch.compute_before for pair in known]
+    between = [pair.combine.compute_at_start - pair.dispatch.compute_at_end for pair in known]
     work = np.concatenate([compute - compute.mean() for compute in between])
     spread = float((loads**2).sum())
     slope = float((loads * work).sum()) / spread if spread else 0.0
