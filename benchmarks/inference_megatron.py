@@ -205,8 +205,13 @@ class Megatron:
         tape.call("all_reduce", "default_pg", 1, dtype="fp32", phase=O)
 
 
-def deepspeed(stage: int, world: int, microbatches: int) -> tuple[list[RankSummary], dict[str, object]]:
-    """DeepSpeed's ZeRO 1 to 3 on one flat group (all-reduce for 1 and 2, gathers parameter by parameter for 3)."""
+def deepspeed(
+    stage: int, world: int, microbatches: int, *, reuse: bool = False
+) -> tuple[list[RankSummary], dict[str, object]]:
+    """DeepSpeed's ZeRO 1 to 3 on one flat group (all-reduce for 1 and 2, gathers parameter by parameter for 3).
+
+    With `reuse` the parameters stay for backward, as they do where the next use is near (max_reuse_distance).
+    """
     tape = Tape(0, world, {"default_pg": range(world), "undefined": range(world)})
     units = [61_440, *[49_152, 16_384] * 6, 61_440]
     total = sum(units)
@@ -218,11 +223,11 @@ def deepspeed(stage: int, world: int, microbatches: int) -> tuple[list[RankSumma
         tape.compute(100, backward=True)
         last = number == microbatches - 1
         for index, unit in enumerate(reversed(units)):
-            if stage == 3 and index:
+            if stage == 3 and index and not reuse:
                 tape.call("all_gather", "undefined", unit, phase=B, name="allgather_into_tensor_coalesced")
             tape.compute(80, backward=True)
-            if stage == 3:
-                tape.call("reduce_scatter", "undefined", unit, phase=B, name="reduce_scatter_tensor_coalesced")
+        for bucket in (total // 2, total - total // 2) if stage == 3 else ():
+            tape.call("reduce_scatter", "undefined", bucket, phase=B, name="reduce_scatter_tensor_coalesced")
         for bucket in (total // 2, total - total // 2) if stage == 2 or (stage == 1 and last) else ():
             tape.call("all_reduce", "undefined", bucket, phase=B)
     tape.call("all_reduce", "undefined", 1, dtype="fp32", phase=O)
@@ -334,6 +339,7 @@ def written() -> dict[str, tuple[list[RankSummary], dict[str, object]]]:
     found = {f"megatron {name}": (layout.summaries(), layout.truth()) for name, layout in megatron.items()}
     for stage, micro in ((1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (3, 2)):
         found[f"deepspeed zero {stage}, {micro} micro-batches"] = deepspeed(stage, 16, micro)
+    found["deepspeed zero 3, kept for backward"] = deepspeed(3, 16, 2, reuse=True)
     found |= {f"serving tp {tp} pp {pp}": serving(tp, pp) for tp, pp in ((8, 1), (4, 2))}
     found |= {f"dualpipe {p}": dualpipe(p, chunks) for p, chunks in ((4, 12), (8, 20))}
     return found

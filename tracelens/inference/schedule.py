@@ -81,8 +81,11 @@ class Lane:
         if self.is_last and not forwards:
             return sum(index < first for index, _ in self.receives)
         ahead = bisect_left(forwards, first)
-        if first in self.paired and ahead < len(forwards) and forwards[ahead] in self.paired:
-            ahead += 1  # a batch may send the gradient before the activation that was computed first
+        if first in self.paired:
+            pairs = sorted(self.paired)
+            partner = pairs[pairs.index(first) ^ 1]
+            # a batch may send the gradient before the activation that was computed first
+            ahead += partner > first
         return ahead + 1 if self.is_last else ahead
 
 

@@ -125,9 +125,14 @@ def _full(call: Call) -> int | None:
 
 
 def _is_bucketed(calls: Sequence[Call]) -> bool:
-    """Megatron's buckets travel through the coalescing manager; FSDP's units do not (framework-dependent names)."""
+    """Megatron's buckets: coalesced, and the same ones gather parameters and scatter gradients.
+
+    FSDP's units are not coalesced; DeepSpeed's ZeRO-3 gathers parameters one by one and scatters buckets.
+    """
     named = [c.collective for c in calls if c.collective is not None]
-    return bool(named) and all("coalesced" in name for name in named)
+    gathered = {c.elements for c in calls if c.primitive is P.all_gather}
+    scattered = {c.elements for c in calls if c.primitive is P.reduce_scatter}
+    return bool(named) and all("coalesced" in name for name in named) and gathered == scattered
 
 
 def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
