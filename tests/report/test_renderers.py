@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,9 @@ from markdown_it import MarkdownIt
 from tests.golden import assert_golden
 from tests.report.build import a_document, bare_document, huge_document, ordinary_document
 from tests.report.judged import HOSTILE, judged_document, run_document, with_hostile_names
+from tests.report.test_pipeline import a_run, a_stage
 from tracelens import __version__
+from tracelens.many_ranks import Pipeline
 from tracelens.report.document import Document
 from tracelens.report.github import render_github
 from tracelens.report.html import render_html
@@ -218,3 +221,32 @@ def with_many_findings(count: int) -> Document:
     document = judged_document()
     findings = tuple(document.findings[0] for _ in range(count))
     return msgspec.structs.replace(document, findings=findings)
+
+
+# --- size and time ----------------------------------------------------------------------------------------
+
+
+def the_largest_document() -> Document:
+    """512 ranks that all differ, a pipeline of 64 stages with 2,000 blocks each, long names everywhere."""
+    blocks = [("forward" if number % 2 else "backward", number * 50, number * 50 + 40) for number in range(2000)]
+    stages = [a_stage(number, *blocks) for number in range(64)]
+    pipeline = Pipeline(pipelines=8, stages=64, virtual_stages=1, microbatches=1000, schedule="1f1b",
+                        bubble_fraction=0.1, ideal_bubble_over_work=0.1,
+                        runs=tuple(a_run(*stages, span_ns=100_000) for _ in range(8)))  # fmt: skip
+    judged = judged_document()
+    return msgspec.structs.replace(
+        huge_document(),
+        pipeline=pipeline,
+        comparison=judged.comparison,
+        findings=judged.findings * 100,
+        inference=judged.inference,
+    )
+
+
+def test_the_page_of_the_largest_job_stays_under_3_mb_and_3_seconds() -> None:
+    render_html(a_document())  # the first page compiles the templates
+    document = the_largest_document()
+    began = time.process_time()
+    page = render_html(document)
+    assert time.process_time() - began < 3
+    assert len(page.encode()) < 3_000_000

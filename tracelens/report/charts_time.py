@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from tracelens.many_ranks import PipelineRun, Stage
+import numpy as np
+
+from tracelens import intervals
+from tracelens.many_ranks import Block, PipelineRun, Stage
 from tracelens.report.charts import SCALE, Chart, Lane, Span, time_ticks
-from tracelens.report.pipeline import draw
 from tracelens.report.timeline import Piece, StepTimeline, TimelineLane
 from tracelens.units import format_percent, format_time
 
 _MOST_STAGES = 32
 _MOST_BLOCKS = 120
 """Blocks of a stage that are drawn one by one."""
+_BINS = 240
 _LEAST_HEIGHT = 0.06
 _LEAST_WIDTH = 0.8
 
-_LETTERS = {"F": "forward", "B": "backward", "W": "backward_weight", "o": "other", "-": "message"}
 _BLOCK_NAMES = {
     "forward": "forward",
     "backward": "backward",
@@ -65,7 +67,7 @@ def pipeline_chart(run: PipelineRun) -> Chart:
     lanes = [
         Lane(
             label=f"rank {stage.rank}" if stage.stage is None else f"stage {stage.stage}, rank {stage.rank}",
-            spans=_blocks(stage, run) if len(stage.blocks) <= _MOST_BLOCKS else _letters(stage, run),
+            spans=_blocks(stage, run) if len(stage.blocks) <= _MOST_BLOCKS else _bins(stage, run),
             value=f"bubble {format_time(stage.bubble_ns)}",
         )
         for stage in stages
@@ -90,7 +92,7 @@ def _blocks(stage: Stage, run: PipelineRun) -> tuple[Span, ...]:
     begin = 0 if run.clocks else min((block.start_ns for block in stage.blocks), default=0)
     spans = []
     for block in sorted(stage.blocks, key=lambda block: block.kind not in ("send", "receive")):
-        kind = block.kind if block.kind in _BLOCK_NAMES else "message"
+        kind = _kind(block)
         number = "" if block.number is None else f" {block.number}"
         width = SCALE * (block.end_ns - block.start_ns) / run.span_ns
         title = f"{block.kind}{number}, {format_time(block.end_ns - block.start_ns)}"
@@ -99,17 +101,33 @@ def _blocks(stage: Stage, run: PipelineRun) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _letters(stage: Stage, run: PipelineRun, width: int = 240) -> tuple[Span, ...]:
-    """A stage of many blocks, by what fills most of each of equal parts of the time."""
+def _bins(stage: Stage, run: PipelineRun) -> tuple[Span, ...]:
+    """A stage of many blocks: what fills most of each of equal parts of the time, work before messages."""
+    begin = 0 if run.clocks else min((block.start_ns for block in stage.blocks), default=0)
+    edges = begin + np.linspace(0, run.span_ns, _BINS + 1).round().astype(np.int64)
+    kinds = list(_BLOCK_NAMES)
+    filled = np.stack([intervals.covered(_union(stage, kind), edges[:-1], edges[1:]) for kind in kinds])
+    work = filled * np.array([[kind != "message"] for kind in kinds])
+    most = np.where(work.any(axis=0), work.argmax(axis=0), filled.argmax(axis=0))
+    chosen = np.where(filled.any(axis=0), most, len(kinds)).tolist()
     spans, at = [], 0
-    for letter, group in groupby(draw(stage, run, width=width)):
+    for index, group in groupby(chosen):
         length = sum(1 for _ in group)
-        if letter in _LETTERS:
-            kind = _LETTERS[letter]
+        if index < len(kinds):
+            kind = kinds[index]
             height = 0.5 if kind == "message" else 1.0
-            spans.append(Span(SCALE * at / width, SCALE * length / width, kind, _BLOCK_NAMES[kind], height))
+            spans.append(Span(SCALE * at / _BINS, SCALE * length / _BINS, kind, _BLOCK_NAMES[kind], height))
         at += length
     return tuple(spans)
+
+
+def _union(stage: Stage, kind: str) -> intervals.Intervals:
+    own = [(block.start_ns, block.end_ns) for block in stage.blocks if _kind(block) == kind]
+    return intervals.union([start for start, _ in own], [end for _, end in own])
+
+
+def _kind(block: Block) -> str:
+    return block.kind if block.kind in _BLOCK_NAMES else "message"
 
 
 def complete_runs(runs: Sequence[PipelineRun]) -> list[PipelineRun]:

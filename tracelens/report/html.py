@@ -25,13 +25,13 @@ from tracelens.report.tiles import make_tiles
 from tracelens.report.timeline import StepTimeline
 from tracelens.report.verdict import summarize_verdict
 from tracelens.report.waiting import dilation_lines, routing_lines
-from tracelens.results import Comparison, Inference, RunComparison
+from tracelens.results import Comparison, ComparisonRow, Inference, RunComparison
 from tracelens.units import UNKNOWN, format_percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_PIPELINES, _MOST_VALUES = 2, 6
+_PIPELINES, _MOST_VALUES, _MOST_DIFFERENCES = 2, 6, 12
 
 
 def render_html(document: Document, timeline: StepTimeline | None = None) -> str:
@@ -162,7 +162,7 @@ def _comparison(comparison: Comparison | RunComparison | None) -> dict[str, Any]
     if isinstance(comparison, RunComparison):
         tables = [sections_compared.metrics_table(comparison), sections_compared.runs_table(comparison)]
         return {"title": "Run against run", "facts": [("base", comparison.base), ("candidate", comparison.candidate)],
-                "tables": tables, "assumptions": ()}  # fmt: skip
+                "tables": tables, "assumptions": (), "differences": (), "more": 0}  # fmt: skip
     facts = [
         ("model", f"{comparison.model or UNKNOWN} ({comparison.sizes_from})"),
         ("layout", f"{comparison.layout or UNKNOWN} ({comparison.layout_from})"),
@@ -170,8 +170,26 @@ def _comparison(comparison: Comparison | RunComparison | None) -> dict[str, Any]
         ("absent", f"{percent_up(comparison.absent_bytes_fraction)} of the predicted bytes"),
         ("bytes unknown", f"in {percent_up(comparison.unsized_time_fraction)} of the communication time"),
     ]
+    rows = sections_compared.differences(comparison)
     return {"title": "Predicted against measured", "facts": facts, "assumptions": comparison.assumptions,
-            "tables": [sections_compared.comparison_table(comparison)]}  # fmt: skip
+            "tables": [sections_compared.comparison_table(comparison)],
+            "differences": [_difference(row) for row in rows[:_MOST_DIFFERENCES]],
+            "more": max(0, len(rows) - _MOST_DIFFERENCES)}  # fmt: skip
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a comparison that does not match, as the page tells it."""
+
+    verdict: str
+    text: str
+    why: str
+    example: str
+
+
+def _difference(row: ComparisonRow) -> Difference:
+    example = "" if row.example is None else sections_compared.format_example(row.example)
+    text = sections_compared.describe_row(row)
+    return Difference(verdict=row.verdict.value, text=text, why=row.why or "", example=example)
 
 
 # --- the page ---------------------------------------------------------------------------------------------

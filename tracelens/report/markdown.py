@@ -24,6 +24,7 @@ from tracelens.report.sections_compared import (
     comparison_table,
     describe_difference,
     differences,
+    format_example,
     metrics_table,
     runs_table,
 )
@@ -124,6 +125,8 @@ def _differences(comparison: Comparison) -> Iterator[str]:
     yield ""
     for row in rows[:_MOST_DIFFERENCES]:
         yield f"- {escape_markdown(describe_difference(row))}"
+        if row.example is not None:
+            yield f"  <br>{escape_markdown(format_example(row.example))}"
     if len(rows) > _MOST_DIFFERENCES:
         yield f"- {len(rows) - _MOST_DIFFERENCES} more in the table below"
     yield ""

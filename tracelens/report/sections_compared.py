@@ -18,7 +18,7 @@ def comparison_table(comparison: Comparison) -> Table | None:
     columns = [
         *text_columns("verdict", "axis", "primitive", "dtype", "phase"),
         *number_columns("calls predicted", "measured", "sent predicted", "measured", "ratio"),
-        *text_columns("hides", "hidden", "stages", "why", "terms"),
+        *text_columns("hides", "hidden", "stages", "terms", "why"),
     ]
     return table_of("Predicted against measured, per rank and step", columns, _compared(comparison.rows))
 
@@ -32,8 +32,6 @@ def _compared_cells(alike: Sequence[ComparisonRow]) -> list[Cell]:
     stages = sorted({other.stage for other in alike if other.stage is not None})
     hidden = [other.measured_overlap_pct for other in alike if other.measured_overlap_pct is not None]
     percent = sum(hidden) / len(hidden) if hidden else None
-    example = next((other.example for other in alike if other.example), None)
-    why = row.why if example is None or not row.why else f"{row.why} ({format_example(example)})"
     return [
         name(row.verdict),
         name(format_place(row)),
@@ -48,8 +46,8 @@ def _compared_cells(alike: Sequence[ComparisonRow]) -> list[Cell]:
         name(row.predicted_overlap),
         Cell(UNKNOWN if percent is None else f"{percent:.0f} %", percent),
         Cell(format_ranks(stages)),
-        Cell(why or ""),
         Cell(row.term or ""),
+        Cell(row.why or ""),
     ]
 
 
@@ -75,14 +73,18 @@ def format_example(example: ExampleCall) -> str:
     return "look at " + ", ".join(part for part in parts if part)
 
 
-def describe_difference(row: ComparisonRow) -> str:
-    """One row in a sentence: where, what was predicted and measured, and why."""
-    where = f"{format_place(row)} {row.primitive} {row.dtype or ''} {row.phase or ''}".rstrip()
+def describe_row(row: ComparisonRow) -> str:
+    """One row in a sentence: where, and what was predicted and measured."""
+    parts = (format_place(row), row.primitive, row.dtype, row.phase)
+    where = " ".join(str(part) for part in parts if part)
     predicted = "nothing" if row.predicted_calls is None else _calls(row.predicted_calls, row.predicted_bytes)
     measured = "nothing" if row.measured_calls is None else _calls(row.measured_calls, row.measured_bytes)
-    return f"{' '.join(where.split())}: {row.verdict}, {predicted} predicted and {measured} measured" + (
-        f"; {row.why}" if row.why else ""
-    )
+    return f"{where}: {row.verdict}, {predicted} predicted and {measured} measured"
+
+
+def describe_difference(row: ComparisonRow) -> str:
+    """The same, and why."""
+    return f"{describe_row(row)}; {row.why}" if row.why else describe_row(row)
 
 
 def _calls(calls: float, sent: float | None) -> str:
