@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,17 @@ def test_a_file_named_by_the_user_is_read_whatever_its_name(tmp_path: Path) -> N
 def test_a_path_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         discover([tmp_path / "nowhere"])
+
+
+def test_a_pipe_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0.json")
+    with pytest.raises(InputError, match=r"rank0\.json` is a pipe or a device"):
+        discover([tmp_path / "rank0.json"])
+
+
+def test_an_empty_path_is_an_error_and_not_this_folder() -> None:
+    with pytest.raises(InputError, match="a path is empty"):
+        discover([""])
 
 
 def test_a_folder_without_traces_is_an_error(tmp_path: Path) -> None:

@@ -77,11 +77,16 @@ def _expand(given: str | Path) -> Iterable[tuple[Location, bool]]:
     """Files behind one path, and whether the user named the file himself."""
     if is_url(str(given)):
         return sorted(list_files(str(given), is_file=_FILE), key=lambda found: _by_number(found[0]))
+    if not str(given):
+        raise InputError("a path is empty", hint="look for a variable that is not set")
     path = Path(given)
     if path.is_dir():
         return [(file, False) for file in _sorted(path.rglob("*")) if file.is_file()]
-    if path.exists():
+    if path.is_file():
         return [(path, True)]
+    if path.exists():
+        # a file is opened twice, which a pipe can't bear; without a writer it would never end
+        raise InputError(f"`{path}` is a pipe or a device, not a file", hint="write the trace to a file first")
     matches = [Path(match) for match in glob.glob(str(path), recursive=True)]  # noqa: PTH207 - absolute globs too
     if not matches:
         raise InputError(f"no such file or folder: `{path}`", hint="check the path; a glob must match something")
