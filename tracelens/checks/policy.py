@@ -143,7 +143,7 @@ def load_policy(path: str | Path) -> Policy:
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"`{path}` is no TOML file: {error}") from error
+        raise InputError(f"`{path}` is no TOML file: {error}", hint="docs/check.md shows a policy") from error
     version = fields.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise InputError(

@@ -80,4 +80,6 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder `{folder}`: {error.strerror}") from error
+        raise InputError(
+            f"cannot make the folder `{folder}`: {error.strerror}", hint="give a folder that you may write to"
+        ) from error

@@ -17,6 +17,7 @@ from tracelens.ledger.huggingface import model_from_config
 from tracelens.ledger.model import ModelSpec
 
 _PRESETS = resources.files("tracelens.ledger") / "presets"
+_CONFIG = "give the config.json of a model on Hugging Face, or a TOML file (docs/predict.md shows one)"
 
 
 def list_presets() -> tuple[str, ...]:
@@ -69,7 +70,7 @@ def _model_from_toml(text: str, *, where: str, name: str) -> ModelSpec:
         fields: dict[str, Any] = {"name": name} | tomllib.loads(text)
         return msgspec.convert(fields, ModelSpec)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where} is no TOML file: {error}") from error
+        raise InputError(f"{where} is no TOML file: {error}", hint="docs/predict.md shows one") from error
     except msgspec.ValidationError as error:
         known = ", ".join(ModelSpec.__struct_fields__)
         raise ModelError(f"{where}: {error}", hint=f"fields of a model: {known}") from error
@@ -79,7 +80,7 @@ def _json_object(text: str, path: Path) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path} is no JSON file: {error}") from error
+        raise InputError(f"{path} is no JSON file: {error}", hint=_CONFIG) from error
     if not isinstance(config, dict):
-        raise InputError(f"{path} holds no JSON object")
+        raise InputError(f"{path} holds no JSON object", hint=_CONFIG)
     return config
