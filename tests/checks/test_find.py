@@ -48,7 +48,7 @@ def test_every_finder_has_a_case_here() -> None:
     ("changes", "told"),
     [
         ({"phase": Phase.optimizer}, "after the last backward"),
-        ({"exposed_ns_per_step": 20 * MS}, "never runs beside compute"),
+        ({"exposed_ns_per_step": 20 * MS}, "next to nothing of it runs beside compute"),
         ({"busy_ns_per_step": 90 * MS}, "longer than all compute"),
         ({"calls_per_step": jobs.times(1)}, "in one bucket"),
         ({}, "nothing beside them"),
@@ -72,6 +72,18 @@ def test_a_slow_link_and_exposed_gradients_do_not_claim_the_same_time() -> None:
     claims = {one.code: one.claimed_ns for one in find(measurement)}
     assert claims["TL407"] == pytest.approx(0.8 * 8 * MS, abs=1)
     assert "TL403" not in claims
+
+
+def test_the_exchange_of_embedding_tables_is_not_charged_to_data_parallelism() -> None:
+    # GIVEN one group that all-reduces gradients (8 ms exposed, of a dtype that no record tells) and exchanges tables
+    both = jobs.axis_group(Axis.dp_replicate, roles=(Axis.dp_replicate, Axis.embedding_table))
+    rows = (
+        a_row(both, Primitive.all_reduce, RANKS, dtype=None, phase=Phase.backward, exposed_ns_per_step=8 * MS),
+        a_row(both, Primitive.all_to_all, RANKS, dtype="fp32", exposed_ns_per_step=12 * MS),
+        a_row(both, Primitive.all_to_all, RANKS, dtype="int64", exposed_ns_per_step=3 * MS),
+    )
+    (finding,) = by_code(job(*rows, groups=(both,)), "TL403")
+    assert finding.claimed_ns == 8 * MS
 
 
 def test_hidden_communication_is_no_finding() -> None:

@@ -11,6 +11,7 @@ from tracelens.results import Comparison, Finding, Group, Inference, Measurement
 from tracelens.topology import Axis
 
 _FLOATS = frozenset({"fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2"})
+_EXCHANGED = (Axis.ep, Axis.embedding_table)
 DATA_AXES = frozenset({Axis.dp, Axis.dp_shard, Axis.dp_replicate, Axis.expert_dp})
 
 
@@ -41,14 +42,18 @@ class Facts:
         return _mean([row.exposed_comm_ns for row in self.measurement.time])
 
     def axis_of(self, row: Traffic | SizeRow) -> Axis | None:
-        """What a row of traffic is for; in a group with several roles, all-to-alls and integers are the experts'."""
+        """What a row of traffic is for.
+
+        In a group with several roles, all-to-alls and integers are those of the experts or of the embedding tables.
+        """
         group = self.groups.get(row.group or "")
         if group is None:
             return row.axis if isinstance(row, Traffic) else None
-        if Axis.ep not in group.roles or len(group.roles) == 1:
+        exchanged = next((axis for axis in _EXCHANGED if axis in group.roles), None)
+        if exchanged is None or len(group.roles) == 1:
             return group.axis
-        if row.primitive is Primitive.all_to_all or row.dtype not in _FLOATS:
-            return Axis.ep
+        if row.primitive is Primitive.all_to_all or (row.dtype is not None and row.dtype not in _FLOATS):
+            return exchanged
         return next((axis for axis in group.roles if axis in DATA_AXES), group.axis)
 
     def rows(self, wanted: Callable[[Traffic], bool]) -> list[Traffic]:

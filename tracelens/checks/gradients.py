@@ -60,7 +60,7 @@ def _why_exposed(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str]:
     busy = sum(row.busy_ns_per_step or 0 for row in rows)
     if busy and 1 - exposed / busy < _NEVER_HIDDEN:
         return (
-            "it never runs beside compute",
+            "next to nothing of it runs beside compute",
             "look for one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1 without the order that needs it), or the "
             "compute stream carrying the calls (async_op)",
         )
