@@ -174,6 +174,8 @@ def test_a_rank_that_is_always_last_warns_and_one_that_is_so_by_chance_does_not(
     (finding,) = check(Facts(late), policy, None)
     assert (finding.code, finding.ranks) == (Code.straggler, (5,))
     assert finding.measured == pytest.approx(0.1)
+    # 30 ms are the mean of all ranks, the late one among them: the others wait longer
+    assert "a rank waits 10.0 ms a step on average" in finding.message
     assert finding.severity is Severity.warning
     chance = msgspec.structs.replace(run(), skew=(waiting(systematic=False),))
     assert codes(chance, policy) == []

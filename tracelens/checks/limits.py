@@ -177,9 +177,21 @@ def _check_unexplained(facts: Facts, policy: Policy) -> Iterator[Finding]:
 
 def _check_shares(facts: Facts, policy: Policy) -> Iterator[Finding]:
     limits = policy.limits
-    for code, name, limit, what in (
-        (Code.exposed_communication, "exposed_comm", limits.exposed_comm_fraction, "exposed communication"),
-        (Code.idle_time, "idle", limits.idle_fraction, "idle time"),
+    for code, name, limit, what, hint in (
+        (
+            Code.exposed_communication,
+            "exposed_comm",
+            limits.exposed_comm_fraction,
+            "exposed communication",
+            "the other findings say which axis, and why",
+        ),
+        (
+            Code.idle_time,
+            "idle",
+            limits.idle_fraction,
+            "idle time",
+            "look for launch overhead (CUDA graphs, torch.compile), the data loader and host synchronisation",
+        ),
     ):
         if limit is None:
             continue
@@ -193,7 +205,7 @@ def _check_shares(facts: Facts, policy: Policy) -> Iterator[Finding]:
                 code,
                 f"{what} is {format_percent(share)} of the step ({format_time(share * facts.span_ns)}), "
                 f"at most {format_percent(limit)} may be",
-                hint="the other findings say which axis, and why",
+                hint=hint,
                 measured=share,
                 limit=limit,
                 unit="fraction",
@@ -242,8 +254,8 @@ def _check_stragglers(facts: Facts, policy: Policy) -> Iterator[Finding]:
         if share > limit:
             yield finding(
                 Code.straggler,
-                f"rank {skew.last.rank} comes last in {skew.last.calls} of {skew.last.of} {skew.primitive} calls; the "
-                f"others wait {format_time(skew.wait_ns / steps)} a step ({format_percent(share)})",
+                f"rank {skew.last.rank} comes last in {skew.last.calls} of {skew.last.of} {skew.primitive} calls; a "
+                f"rank waits {format_time(skew.wait_ns / steps)} a step on average ({format_percent(share)})",
                 hint=f"what it does more before: {skew.last.cause.value}",
                 axis=skew.axis,
                 ranks=(skew.last.rank,),
