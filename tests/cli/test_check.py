@@ -187,3 +187,21 @@ def test_the_command_line_reference_goes_before_the_policys(
     code, document = check(capsys, traces, "--policy", policy, "--baseline", base)
     assert code == 1
     assert errors(document) == ["layout-differs"]
+
+
+def test_a_saved_result_is_checked_like_its_traces(
+    traces: Path, policy: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    saved = tmp_path / "result.json"
+    assert run("analyze", traces, "-o", saved) == 0
+    capsys.readouterr()
+    from_traces, from_result = check(capsys, traces, "--policy", policy), check(capsys, saved, "--policy", policy)
+    assert from_result[0] == 0
+    assert from_result[1]["findings"] == from_traces[1]["findings"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error(traces: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert run("baseline", "write", traces, "-o", tmp_path / "none" / "base.json") == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert run("check", traces, "--write-policy", tmp_path / "none" / "p.toml") == 2
+    assert "cannot write" in capsys.readouterr().err
