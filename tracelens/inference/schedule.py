@@ -383,21 +383,45 @@ def _divisors(number: int) -> list[int]:
 
 
 def _count_microbatches(job: Job, case: Case) -> None:
-    """Without a pipeline: how often forward follows backward, where each micro-batch communicates."""
-    counts: dict[int, int] = {}
+    """Without a pipeline: how often forward follows backward in what each micro-batch sends.
+
+    A loss that is computed in chunks runs forward and backward in turn as well, so that the layers' own calls count
+    where there are any, and the least of several counts.
+    """
+    counts: dict[int, float] = {}
     for view, uses in zip(job.views, job.uses, strict=True):
-        phases = [c.phase for c in view.calls if c.phase in (F, B)]
-        rounds = sum(now is B and before is not B for before, now in zip([None, *phases], phases, strict=False))
-        if not rounds:
-            continue
-        speaks = any(_speaks_each_round(use) for use in uses)
-        if rounds > 1 or speaks:
-            counts[rounds] = counts.get(rounds, 0) + 1
+        own = [_rounds(use.calls) for use in uses if _speaks_each_round(use)]
+        rounds, certainty = (min(own), 0.94) if own else (count_rounds(view), 0.85)
+        if own or rounds > 1:
+            counts[rounds] = max(counts.get(rounds, 0.0), certainty)
     if len(counts) == 1:
-        rounds = next(iter(counts))
+        rounds, certainty = next(iter(counts.items()))
         case.solve("num_microbatches")
         why = f"forward and backward alternate {rounds} times in a step"
-        case.decide("num_microbatches", rounds, 0.94, why)
+        case.decide("num_microbatches", rounds, certainty, why)
+
+
+def _rounds(calls: Sequence[Call]) -> int:
+    """How often backward begins in a use of a group."""
+    phases = [c.phase for c in sorted(calls, key=lambda c: c.index) if c.phase in (F, B)]
+    return sum(now is B and before is not B for before, now in zip([None, *phases], phases, strict=False))
+
+
+def count_rounds(view: RankView) -> int:
+    """How often backward begins after forward, by calls and by the compute between them.
+
+    Compute is told by its thread, which says something only where backward has a thread of its own. What lies between
+    two calls is one piece, so that micro-batches without a call are not seen: the count is a least one.
+    """
+    events = [(c.index, 0, c.phase) for c in view.calls if c.phase in (F, B)]
+    main = _main_thread(view)
+    if main is not None and all(c.thread != main for c in view.calls if c.phase is B):
+        gaps = [g for g in view.gaps if g.matmul_ns]
+        events += [(g.after, g.end_ns, F if g.thread == main else B) for g in gaps]
+    phases = [phase for *_, phase in sorted(events, key=lambda event: event[:2])]
+    while phases and phases[-1] is F:
+        phases.pop()
+    return sum(now is B and before is not B for before, now in zip([None, *phases], phases, strict=False))
 
 
 def _speaks_each_round(use: Use) -> bool:

@@ -11,6 +11,7 @@ from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job, Sighting
 from tracelens.inference.observations import Call
 from tracelens.inference.roles import Role
+from tracelens.inference.schedule import count_rounds
 from tracelens.results import Phase
 
 P = Primitive
@@ -146,7 +147,7 @@ def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
     reduced, gathered = _total(reduces), _total(gathers)
     ratio = reduced / gathered if gathered else None
     told = f"gradients reduced {reduced:,} elements, parameters gathered {gathered:,}"
-    rounds = _rounds_of_backward(chosen)
+    rounds = count_rounds(chosen.view)
     if ratio is not None and ratio >= 1.7 and abs(ratio - round(ratio)) < 0.15:
         case.check(holds=True)
         times = round(ratio)
@@ -169,11 +170,6 @@ def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
         case.leave("sharding", ("zero1", "zero2"), why, would_decide="a step of several micro-batches")
         case.leave("grad_shard_degree", (1, size), why)
     case.decide("reshard_after_forward", False, 0.0, "")  # noqa: FBT003 - says nothing: the field is of ZeRO-3 only
-
-
-def _rounds_of_backward(s: Sighting) -> int:
-    phases = [c.phase for c in s.view.calls if c.phase in (F, B)]
-    return sum(now is B and before is not B for before, now in zip([None, *phases], phases, strict=False))
 
 
 def _only_in_last_round(s: Sighting, reduces: Sequence[Call]) -> bool:

@@ -10,8 +10,9 @@ from tracelens.collectives import Primitive
 from tracelens.inference.axes import DataParallel
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job
-from tracelens.inference.observations import RankView
+from tracelens.inference.observations import Call, RankView
 from tracelens.inference.roles import Role
+from tracelens.inference.schedule import count_rounds
 from tracelens.results import Phase
 
 P = Primitive
@@ -42,6 +43,10 @@ def _decide_single_micro_batch(case: Case, data: DataParallel) -> None:
         reduced = sum(c.elements or 0 for c in s.use.calls if c.primitive is not P.all_gather)
         if found is None or found[1] is None or not reduced:
             continue
+        if count_rounds(s.view) != 1 or _is_periodic(
+            [c.elements for c in s.use.calls if c.primitive is not P.all_gather]
+        ):
+            continue
         tokens = found[1]
         touched = sum(m * k * n // tokens * count for m, k, n, count in s.view.products if tokens in (m, k, n))
         share = touched / max(1, s.view.steps) / 3 / reduced
@@ -49,6 +54,12 @@ def _decide_single_micro_batch(case: Case, data: DataParallel) -> None:
             told = f"matrix products touch {share:.0%} of the reduced parameters three times: one micro-batch"
             case.decide("num_microbatches", 1, 0.9, told)
             return
+
+
+def _is_periodic(sizes: Sequence[int | None]) -> bool:
+    """Whether a sequence repeats itself, as the gradients of several micro-batches do."""
+    n = len(sizes)
+    return any(list(sizes[:p]) * (n // p) == list(sizes) for p in range(1, n // 2 + 1) if n % p == 0)
 
 
 def _decide_hidden(job: Job, case: Case, data: DataParallel) -> None:
@@ -201,9 +212,9 @@ def _decide_parameters(case: Case, data: DataParallel) -> None:
         gathers = [c for c in s.use.calls if c.primitive is P.all_gather]
         if s.use.role is Role.updates and gathers:
             totals[sum(c.elements or 0 for c in gathers)] += 1
-        elif s.use.role is Role.weights and sharing and not _once(case):
-            totals[sum(c.elements or 0 for c in reduces) // sharing] += 1
-        elif s.use.role is not Role.weights or _once(case):
+        elif s.use.role is Role.weights:
+            totals[_parameters_of_units(s.use.calls, sharing or 1)] += 1
+        else:
             totals[sum(c.elements or 0 for c in reduces)] += 1
     known = [total for total in totals if total]
     if not known or data.experts or (case.value("ep") or 1) > 1:
@@ -212,6 +223,15 @@ def _decide_parameters(case: Case, data: DataParallel) -> None:
     if len(known) == 1:
         told = f"{known[0]:,} elements of gradients are reduced for one update, padding included"
         case.decide("params_per_rank", known[0], 0.85, told)
+
+
+def _parameters_of_units(calls: Sequence[Call], microbatches: int) -> int:
+    """Gradients of one micro-batch: of the whole step or of one of several, whichever is nearer to the parameters."""
+    reduced = sum(c.elements or 0 for c in calls if c.primitive is not P.all_gather)
+    gathered = sum(size for size in {c.elements for c in calls if c.primitive is P.all_gather} if size)
+    units = Counter(c.elements for c in calls if c.primitive is P.all_gather and c.phase is F)
+    once = sum((size or 0) * max(1, count // microbatches) for size, count in units.items()) or gathered
+    return min((reduced, reduced // microbatches), key=lambda total: abs(total - once))
 
 
 def _once(case: Case) -> bool:
@@ -227,9 +247,11 @@ def _decide_layers(job: Job, case: Case, data: DataParallel) -> None:
             continue
         units = Counter(c.elements for c in s.use.calls if c.primitive is P.reduce_scatter)
         size, count = units.most_common(1)[0] if units else (None, 0)
-        rounds = 1 if _once(case) else case.value("num_microbatches")
-        if rounds and count % rounds == 0 and count // rounds >= 2 and len(units) > 1:
-            counts[count // rounds] = f"{count // rounds} units of {size:,} elements are scattered"
+        gathers = sum(c.elements == size for c in s.use.calls if c.primitive is P.all_gather and c.phase is F)
+        rounds = case.value("num_microbatches") or 1
+        layers = count if count <= gathers // rounds or _once(case) else count // rounds
+        if layers >= 2 and len(units) > 1:
+            counts[layers] = f"{layers} units of {size:,} elements are scattered"
     if len(counts) == 1:
         layers, told = next(iter(counts.items()))
         case.decide("layers_per_stage", layers, 0.85, told)
