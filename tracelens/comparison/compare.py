@@ -125,6 +125,16 @@ def residual_bytes(joined: Sequence[JoinedUnit]) -> float:
     )
 
 
+def unexplained_bytes(joined: Sequence[JoinedUnit]) -> float:
+    """Measured bytes of all pairs that don't match, over all ranks read."""
+    return sum(
+        one.unit.weight * (pair.measured_bytes or 0)
+        for one in joined
+        for pair in one.pairs
+        if pair.verdict is not Verdict.match
+    )
+
+
 def _fractions(joined: Sequence[JoinedUnit]) -> tuple[float | None, float | None]:
     """Explained over measured, and absent over predicted, over all ranks read."""
     measured = explained = predicted = absent = 0.0

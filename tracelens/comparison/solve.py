@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from tracelens.comparison.alternatives import Alternative, list_alternatives
-from tracelens.comparison.compare import Expectation, JoinedUnit, join_units, residual_bytes
+from tracelens.comparison.compare import Expectation, JoinedUnit, join_units, residual_bytes, unexplained_bytes
 from tracelens.comparison.items import Unit, measured_units
 from tracelens.comparison.products import Block, Products, fit_blocks, read_products
 from tracelens.comparison.reasons import MOST_UNITS, best_alternative
@@ -67,7 +67,7 @@ def solve_model(
         raise UsageError("the trace's matrix products fit no transformer that is known", hint=_HINT)
     best = _best(measurement, candidates)
     if best is None:
-        raise UsageError("no framework can lay out the model as the trace shows", hint=_HINT)
+        raise UsageError("the model that the matrix products show explains none of the traffic", hint=_HINT)
     model, chosen, words = _refine(measurement, *best, given)
     told = (
         f"solved from matrix products: hidden {model.hidden}, {model.layers} layers, kv width "
@@ -191,7 +191,9 @@ def settle_layout(measurement: Measurement, expected: Expectation, *, given: fro
     layout, told = expected.layout, []
     if "framework" not in given:
         found = _best(measurement, [(expected.model, one) for one in _layouts(layout, given)])
-        layout = layout if found is None else found[1]
+        if found is None:
+            return replace(expected, assumptions=(*expected.assumptions, "no framework explains any of the traffic"))
+        layout = found[1]
         told.append(f"the framework that explains most: {layout.framework}")
     start = Alternative("", expected.model, layout)
 
@@ -233,7 +235,8 @@ def _improve(
 
 
 def _best(measurement: Measurement, candidates: Sequence[tuple[ModelSpec, Layout]]) -> tuple[ModelSpec, Layout] | None:
-    best: tuple[float, ModelSpec, Layout] | None = None
+    """The model and layout that explain most and, of those, predict least that is absent; None if none explains any."""
+    best: tuple[tuple[float, float], ModelSpec, Layout] | None = None
     units: dict[tuple[int, int], tuple[Unit, ...]] = {}
     for model, layout in candidates:
         shape = (layout.pp, layout.world_size)
@@ -243,7 +246,9 @@ def _best(measurement: Measurement, candidates: Sequence[tuple[ModelSpec, Layout
             ledger = predict(model, layout)
         except TraceLensError:
             continue  # the framework can't have it
-        left = residual_bytes(join_units(measurement, units[shape], ledger, 0.01))
-        if best is None or left < best[0]:
+        joined = join_units(measurement, units[shape], ledger, 0.01)
+        left = (unexplained_bytes(joined), residual_bytes(joined))
+        sent = sum(one.weight * (item.wire_bytes or 0) for one in units[shape] for item in one.measured)
+        if left[0] < sent and (best is None or left < best[0]):
             best = (left, model, layout)
     return None if best is None else best[1:]
