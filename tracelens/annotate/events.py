@@ -47,22 +47,25 @@ def write_events(tracks: Sequence[Track], first_key: str = "ph") -> Iterator[byt
 
 
 def _track_events(track: Track, process: int, number: int) -> Iterator[dict[str, Any]]:
-    yield _metadata("process_name", process, 0, {"name": f"TraceLens: {track.label}"})
-    yield _metadata("process_sort_index", process, 0, {"sort_index": number - 1000})
+    start = min(one.start_ns for one in (*track.kernels, *track.issued))
+    yield _metadata("process_name", process, 0, start, {"name": f"TraceLens: {track.label}"})
+    yield _metadata("process_sort_index", process, 0, start, {"sort_index": number - 1000})
     for slices, first, what in (
         (track.kernels, 1, "on the GPU"),
         (track.issued, FIRST_ISSUE_THREAD, "issued on the CPU, no kernel"),
     ):
         for lane in range(1 + max((one.lane for one in slices), default=-1)):
             name = f"{what}, lane {lane + 1}" if lane else what
-            yield _metadata("thread_name", process, first + lane, {"name": name})
-            yield _metadata("thread_sort_index", process, first + lane, {"sort_index": first + lane})
+            yield _metadata("thread_name", process, first + lane, start, {"name": name})
+            yield _metadata("thread_sort_index", process, first + lane, start, {"sort_index": first + lane})
         for one in slices:
             yield _slice_event(one, process, first + one.lane)
 
 
-def _metadata(name: str, process: int, thread: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "M", "cat": CATEGORY, "name": name, "pid": process, "tid": thread, "ts": 0, "args": args}
+def _metadata(name: str, process: int, thread: int, start_ns: int, args: dict[str, Any]) -> dict[str, Any]:
+    """What a process or thread is called; its time is that of the first slice, so that it stretches no trace."""
+    event = {"ph": "M", "cat": CATEGORY, "name": name, "pid": process, "tid": thread}
+    return {**event, "ts": _microseconds(start_ns), "args": args}
 
 
 def _slice_event(one: Slice, process: int, thread: int) -> dict[str, Any]:
