@@ -8,6 +8,8 @@ import tracelens
 
 # A name leaves this list with a major version; a new one is added here on purpose.
 PUBLIC = [
+    "Comparison",
+    "Expectation",
     "Inference",
     "Layout",
     "Ledger",
@@ -16,6 +18,7 @@ PUBLIC = [
     "RankSummary",
     "TraceLensError",
     "__version__",
+    "compare",
     "infer",
     "load_model",
     "measure",

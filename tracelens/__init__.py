@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tracelens.comparison.compare import Expectation, compare
     from tracelens.errors import TraceLensError
     from tracelens.inference.infer import infer
     from tracelens.ledger.layout import Layout
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
     from tracelens.ledger.predict import predict
     from tracelens.ledger.results import Ledger
     from tracelens.measurement.measure import measure
-    from tracelens.results import Inference, Measurement
+    from tracelens.results import Comparison, Inference, Measurement
     from tracelens.summary import RankSummary
     from tracelens.trace.summarize import summarize
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Comparison",
+    "Expectation",
     "Inference",
     "Layout",
     "Ledger",
@@ -32,6 +35,7 @@ __all__ = [
     "RankSummary",
     "TraceLensError",
     "__version__",
+    "compare",
     "infer",
     "load_model",
     "measure",
@@ -40,6 +44,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "tracelens.results",
+    "Expectation": "tracelens.comparison.compare",
     "Inference": "tracelens.results",
     "Layout": "tracelens.ledger.layout",
     "Ledger": "tracelens.ledger.results",
@@ -47,6 +53,7 @@ _HOMES = {
     "ModelSpec": "tracelens.ledger.model",
     "RankSummary": "tracelens.summary",
     "TraceLensError": "tracelens.errors",
+    "compare": "tracelens.comparison.compare",
     "infer": "tracelens.inference.infer",
     "load_model": "tracelens.ledger.model_source",
     "measure": "tracelens.measurement.measure",
