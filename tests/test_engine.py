@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -68,6 +71,49 @@ def test_only_the_file_that_kills_its_reader_is_lost(discovery: Discovery) -> No
     assert lost.hint is not None
     assert "memory" in lost.hint
     assert all(isinstance(outcomes[rank], RankSummary) for rank in (0, 2, 3))
+
+
+_SLEEPERS = """
+import sys, time
+from pathlib import Path
+from tracelens.engines.local import Pool
+from tracelens.trace.discover import Source
+
+def sleep(source):
+    Path(sys.argv[1], source.path.name).write_text(str(__import__("os").getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    list(Pool(2).run(sleep, [Source(Path(name), 1) for name in ("a", "b")]))
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_reader_outlives_the_command_however_it_ends(tmp_path: Path, end: signal.Signals) -> None:
+    script = tmp_path / "sleepers.py"
+    script.write_text(_SLEEPERS)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    command = subprocess.Popen([sys.executable, script, notes], stderr=subprocess.DEVNULL)
+    wait_until(lambda: sum(bool(note.read_text()) for note in notes.iterdir()) == 2)
+    readers = [int(note.read_text()) for note in notes.iterdir()]
+    command.send_signal(end)
+    command.wait(timeout=20)
+    wait_until(lambda: not any(is_running(pid) for pid in readers))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_file_that_cannot_be_read_is_left_out_and_named(discovery: Discovery) -> None:

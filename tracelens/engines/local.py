@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -12,6 +15,9 @@ from tracelens.engines.base import Outcome, Work, reader_died
 from tracelens.trace.discover import Source
 
 Tick = Callable[[Path, int], None]
+
+_BEAT_S = 0.2
+"""How often a wait looks up: polars handles SIGINT so that Ctrl-C interrupts no system call, and a wait is one."""
 
 
 class InProcess:
@@ -47,11 +53,14 @@ class Pool:
     def _run_together(self, work: Work, sources: dict[int, Source]) -> Iterator[tuple[int, Outcome]]:
         with _processes(min(self._jobs, len(sources))) as pool:
             futures = {pool.submit(work, source): index for index, source in sources.items()}
+            pending = set(futures)
             try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
+                while pending:
+                    done, pending = wait(pending, timeout=_BEAT_S, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        yield futures[future], future.result()
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                _end_workers()  # else leaving the pool waits until they have read their files
                 raise
 
 
@@ -65,4 +74,26 @@ def _run_alone(work: Work, source: Source) -> Outcome:
 
 def _processes(count: int) -> ProcessPoolExecutor:
     # forked children would inherit polars' threads in an unknown state
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, mp_context=context, initializer=_live_and_die_with_parent)
+
+
+def _live_and_die_with_parent() -> None:
+    """Leave Ctrl-C to the parent, and end when the parent is gone, however it went.
+
+    A worker holds both ends of the queue that it waits on, so it would not notice a parent that was killed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _end_workers() -> None:
+    for child in multiprocessing.active_children():
+        child.kill()
