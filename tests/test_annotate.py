@@ -22,7 +22,8 @@ from tracelens.trace.summarize import summarize
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 REAL_LIKE = FIXTURES / "fsdp2_tp2" / "rank0_trace.json.gz"
-HANDWRITTEN = sorted(path for path in (FIXTURES / "handwritten").glob("*/*.json*") if "truth" not in path.name)
+_FILES = sorted(path for path in (FIXTURES / "handwritten").glob("*/*.json*") if "truth" not in path.name)
+HANDWRITTEN = list({path.parent: path for path in reversed(_FILES)}.values())
 
 
 def _annotate(source: Path, target: Path) -> Any:

@@ -181,3 +181,18 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(folder: Path, tmp_path: P
     assert process.returncode == 130
     assert "Traceback" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+
+
+def test_a_saved_result_is_shown_again_in_any_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # GIVEN a comparison that was saved
+    trace, saved = write_trace(tmp_path / "rank0.json", rank=0), tmp_path / "result.json"
+    assert main(["diff", str(trace), "--against", str(trace), "-o", str(saved), "--no-progress"]) == 0
+
+    # WHEN it is shown as Markdown and as JSON, THEN it is the same result
+    capsys.readouterr()
+    assert main(["analyze", str(saved), "--format", "markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## TraceLens: passed")
+    assert main(["analyze", str(saved), "--format", "json"]) == 0
+    assert capsys.readouterr().out == saved.read_text()
+    assert main(["analyze", str(saved), str(trace)]) == 2
+    assert "must stand alone" in capsys.readouterr().err

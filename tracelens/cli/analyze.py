@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from tracelens.checks.find import find
@@ -17,10 +19,12 @@ from tracelens.cli.options import (
 from tracelens.cli.output import Output
 from tracelens.cli.reading import read
 from tracelens.cli.rendering import write_document
+from tracelens.errors import UsageError
 from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
 from tracelens.measurement.measure import measure
-from tracelens.report.document import make_document
+from tracelens.report.document import Document, make_document
+from tracelens.report.saved import is_saved, load_document
 
 
 @click.command("analyze")
@@ -33,10 +37,15 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
     """Read traces and report what was communicated, and the layout behind it.
 
     PATH is a trace (.json, .json.gz, .json.zst), a summary (.tracelens), a folder or a glob; any subset of
-    the ranks of one job will do.
+    the ranks of one job will do. A result that was saved with -o FILE.json, of `diff` and `check` too, is shown again
+    as it is, in any format.
 
     Exit codes: 0 fine, 2 nothing could be read.
     """
+    if any(is_saved(path) for path in reading.paths):
+        saved = _load_alone(reading.paths)
+        write_document(saved, output, every_row=measuring.per_rank, explain=explain)
+        return
     summaries = read(reading)
     measurement = measure(
         summaries,
@@ -53,3 +62,9 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
         findings=find(labelled, reasoning.inference),
     )
     write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=summaries.ranks)
+
+
+def _load_alone(paths: Sequence[str]) -> Document:
+    if len(paths) > 1:
+        raise UsageError("a saved result must stand alone", hint="give one path")
+    return load_document(paths[0])
