@@ -95,11 +95,14 @@ def test_no_reader_outlives_the_command_however_it_ends(tmp_path: Path, end: sig
     notes = tmp_path / "notes"
     notes.mkdir()
     command = subprocess.Popen([sys.executable, script, notes], stderr=subprocess.DEVNULL)
-    wait_until(lambda: sum(bool(note.read_text()) for note in notes.iterdir()) == 2)
-    readers = [int(note.read_text()) for note in notes.iterdir()]
-    command.send_signal(end)
-    command.wait(timeout=20)
-    wait_until(lambda: not any(is_running(pid) for pid in readers))
+    try:
+        wait_until(lambda: sum(bool(note.read_text()) for note in notes.iterdir()) == 2)
+        readers = [int(note.read_text()) for note in notes.iterdir()]
+        command.send_signal(end)
+        command.wait(timeout=20)
+        wait_until(lambda: not any(is_running(pid) for pid in readers))
+    finally:
+        command.kill()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
