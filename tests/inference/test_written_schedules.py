@@ -122,3 +122,15 @@ def test_no_calls_at_all_leave_the_layout_open() -> None:
 def test_a_lone_rank_is_no_world_to_speak_of() -> None:
     found = infer([Tape(0, 1, {"default_pg": range(1)}).summary()])
     assert (found.config.tp, found.config.pp, found.config.dp) == (1, 1, 1)
+
+
+def test_a_pipeline_on_the_default_group_is_told_by_what_other_axes_leave() -> None:
+    layout = Megatron(tp=2, pp=4, dp=2, microbatches=8)
+    tapes = []
+    for stage in range(layout.pp):
+        tape = layout.step(stage * 4)
+        tape.groups["PIPELINE_MODEL_PARALLEL_GROUP"] = tuple(range(layout.world))
+        tapes.append(tape.summary())
+    found = infer(tapes, blind=True)
+    assert (found.config.tp, found.config.pp, found.config.dp) == (2, 4, 2)
+    assert (found.config.schedule, found.config.num_microbatches) == ("1f1b", 8)

@@ -155,6 +155,7 @@ def _scatters_or_reduces(s: Sighting) -> bool:
 def _close_product(job: Job, case: Case, data: DataParallel) -> None:
     """Use world = tp · pp · (dp · cp) to check what was found and to settle what was not."""
     span, world = data.span, job.world
+    _derive_pipeline(job, case, span)
     known = {name: case.value(name) for name in ("tp", "pp", "cp")}
     product = (known["tp"] or 1) * (known["pp"] or 1)
     if span is not None and (world is None or span * product == world):
@@ -169,6 +170,24 @@ def _close_product(job: Job, case: Case, data: DataParallel) -> None:
         certainty = 0.93 if case.is_decided("dp") else 0.7
         if not job.has(Role.experts):
             case.decide("ep", 1, certainty, "no dispatch of tokens was seen")
+
+
+def _derive_pipeline(job: Job, case: Case, span: int | None) -> None:
+    """A pipeline whose messages use a group of other ranks too: its size is what the other axes leave of the world."""
+    seen = job.sightings(Role.pipeline)
+    if not seen or job.world is None or case.is_decided("pp"):
+        return
+    rest = (case.value("tp") or 1) * (span or case.value("cp") or 1)
+    stages, left_over = divmod(job.world, rest)
+    if left_over or stages < 2:
+        return
+    steps = {
+        abs(c.peer - s.view.rank) for s in seen if s.view.rank is not None for c in s.use.calls if c.peer is not None
+    }
+    if steps and all(step % (job.world // stages) == 0 for step in steps):
+        told = f"messages go {min(steps)} ranks away, and {stages} stages are what other axes leave of {job.world}"
+        case.solve("pp")
+        case.decide("pp", stages, 0.88, told)
 
 
 def _close_with_gradients(job: Job, case: Case, data: DataParallel, known: dict[str, int | None]) -> None:

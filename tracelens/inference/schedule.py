@@ -98,7 +98,9 @@ def find_schedule(job: Job, case: Case) -> None:
         case.decide("vp", 1, 0.9, "there is no pipeline")
         _count_microbatches(job, case)
         return
-    lanes = [lane for view, uses in zip(job.views, job.uses, strict=True) for lane in _lanes(view, uses)]
+    lanes = [
+        lane for view, uses in zip(job.views, job.uses, strict=True) for lane in _lanes(view, uses, case.value("pp"))
+    ]
     if not lanes:
         return
     if any(lane.is_v for lane in lanes):
@@ -113,11 +115,13 @@ def find_schedule(job: Job, case: Case) -> None:
     _settle(case, lanes, left or set())
 
 
-def _lanes(view: RankView, uses: Sequence[Use]) -> Iterator[Lane]:
+def _lanes(view: RankView, uses: Sequence[Use], stages: int | None = None) -> Iterator[Lane]:
     pipelines = [use for use in uses if use.role is Role.pipeline]
     calls = sorted((c for use in pipelines for c in use.calls), key=lambda c: c.index)
     groups = [view.groups[use.group] for use in pipelines]
     ranks = min((g.ranks for g in groups if g.ranks is not None), key=len, default=None)
+    if stages is not None and ranks is not None and len(ranks) != stages:
+        ranks = _outermost(view, stages)
     if ranks is None or view.rank not in ranks or not calls:
         return
     place, size = ranks.index(view.rank), len(ranks)
@@ -147,6 +151,14 @@ def _direction(ranks: Sequence[int], place: int, call: Call) -> int:
         return 0
     ahead = (ranks.index(call.peer) - place) % size
     return 1 if ahead == 1 else -1 if ahead == size - 1 else 0
+
+
+def _outermost(view: RankView, stages: int) -> tuple[int, ...] | None:
+    """The ranks of a pipeline that is the outermost axis of the world."""
+    if view.rank is None or view.world_size is None or view.world_size % stages:
+        return None
+    stride = view.world_size // stages
+    return tuple(view.rank % stride + stage * stride for stage in range(stages))
 
 
 @dataclass(frozen=True, slots=True)
