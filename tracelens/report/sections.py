@@ -98,7 +98,7 @@ def traffic_table(document: Document, families: Sequence[Family]) -> Table | Non
     note = None
     if len(classes) > _MOST_CLASSES:
         labelled = _averages(labelled)
-        note = f"Mean over ranks: {len(classes):,} classes of ranks differ. `--per-rank` keeps each."
+        note = f"Mean over ranks: {len(classes):,} classes of ranks differ. --per-rank keeps each."
     ordered = sorted(labelled, key=lambda item: -(item[1].busy_ns_per_step or 0))
     columns = [
         *text_columns("group", "primitive", "dtype", "phase"),
