@@ -130,6 +130,21 @@ def test_markdown_goes_to_a_file_by_its_suffix(capsys: pytest.CaptureFixture[str
     assert "| --- |" in file.read_text()
 
 
+def test_a_suffix_that_predict_does_not_write_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "--model", "llama3-8b", "-o", str(tmp_path / "ledger.html"))
+
+    assert code == 2
+    assert "cannot tell the format" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_capacity_below_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--model", "mixtral-8x7b", "--ep", "8", "--dp", "8", "--capacity-factor", "-3")
+
+    assert (code, out) == (2, "")
+    assert "--capacity-factor" in err
+
+
 def test_an_existing_file_is_kept_unless_forced(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "ledger.json"
     file.write_text("mine")

@@ -53,7 +53,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--no-flash-attention", is_flag=True, help="Attention that writes its scores to memory."),
     _word("--precision", Precision, "Types of the resident states."),
     _word("--optimizer", Optimizer, "What the optimizer keeps."),
-    click.option("--capacity-factor", type=float, help="Pad experts to this multiple of their even share."),
+    click.option(
+        "--capacity-factor",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Pad experts to this multiple of their even share.",
+    ),
     click.option("--layers-per-stage", metavar="N,N,...", help="Layers of every stage, in pipeline order."),
     _word("--framework", Framework, "Whose rules: megatron unless given."),
     click.option(

@@ -14,6 +14,7 @@ import msgspec
 from tracelens import __version__
 from tracelens.cli.layout_options import build_layout, layout_options, model_option
 from tracelens.cli.output import Output, resolve_output
+from tracelens.errors import UsageError
 from tracelens.ledger.explain import explain
 from tracelens.ledger.model_source import load_model
 from tracelens.ledger.predict import predict
@@ -31,7 +32,7 @@ class LedgerFormat(StrEnum):
     markdown = "markdown"
 
 
-_SUFFIXES = {".json": LedgerFormat.json, ".md": LedgerFormat.markdown}
+_SUFFIXES = {".txt": LedgerFormat.text, ".json": LedgerFormat.json, ".md": LedgerFormat.markdown}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +62,13 @@ def target_options(function: F) -> F:
 
 
 def _resolve_target(path: str | None, format_name: str | None, *, force: bool) -> Target:
-    by_suffix = _SUFFIXES.get(Path(path).suffix.lower(), LedgerFormat.text) if path else LedgerFormat.text
+    to_file = path is not None and path != "-"
+    by_suffix = _SUFFIXES.get(Path(path or "").suffix.lower()) if to_file else LedgerFormat.text
     chosen = by_suffix if format_name is None else LedgerFormat(format_name)
+    if chosen is None:
+        raise UsageError(
+            f"cannot tell the format of `{path}` by its suffix", hint=f"use {' or '.join(_SUFFIXES)}, or give --format"
+        )
     # to the writer, markdown is text
     writer_format = "json" if chosen is LedgerFormat.json else "text"
     return Target(output=resolve_output(path, writer_format, force=force), format=chosen)
