@@ -130,12 +130,16 @@ def _join(blocks: Sequence[ComputeBlock]) -> list[ComputeBlock]:
     joined: list[ComputeBlock] = []
     for block in blocks:
         before = next((i for i in range(len(joined) - 1, -1, -1) if joined[i].kind != OTHER), None)
-        if block.kind != OTHER and before is not None and joined[before][::4] == block[::4]:
+        if block.kind != OTHER and before is not None and _is_continued(joined[before], block):
             old = joined[before]
             joined[before] = old._replace(end_ns=max(old.end_ns, block.end_ns), busy_ns=old.busy_ns + block.busy_ns)
         else:
             joined.append(block)
     return joined
+
+
+def _is_continued(one: ComputeBlock, other: ComputeBlock) -> bool:
+    return (one.kind, one.segment) == (other.kind, other.segment)
 
 
 def _name_weights(blocks: Sequence[ComputeBlock]) -> tuple[ComputeBlock, ...]:

@@ -224,7 +224,7 @@ def _message_kernels(summary: RankSummary, step: StageStep) -> pl.DataFrame:
         .group_by("kernel")
         .agg(receives=(pl.col("primitive") == "recv").any())
     )
-    return summary.kernels.select("kernel", "start_ns", "end_ns").join(serving, on="kernel").sort("start_ns")
+    return summary.kernels.select("kernel", "start_ns", "end_ns").join(serving, on="kernel").sort("start_ns", "kernel")
 
 
 def _exposed_transfer(summary: RankSummary, kernels: pl.DataFrame, transfers: pl.DataFrame | None) -> int:
@@ -263,7 +263,7 @@ def _draw(step: StageStep, kernels: pl.DataFrame, begin_ns: int) -> tuple[Block,
     for _, start, end, receives in kernels.iter_rows():
         kind = "receive" if receives else "send"
         blocks.append(Block(kind=kind, start_ns=start - begin_ns, end_ns=end - begin_ns))
-    return tuple(sorted(blocks, key=lambda block: block.start_ns))
+    return tuple(sorted(blocks, key=lambda block: (block.start_ns, block.end_ns, block.kind)))
 
 
 def _block(block: ComputeBlock, number: int | None, begin_ns: int) -> Block:

@@ -37,7 +37,7 @@ def time_calls(ranks: Sequence[RankSummary], alignment: Alignment) -> pl.DataFra
         `owned` (whether the kernel is charged to this row) and `wait_ns` (of the kernel).
     """
     calls = alignment.calls.join(alignment.offsets(), on="rank", how="left")
-    paired = pl.col("key").is_not_null() & pl.col("agrees") & pl.col("end_ns").is_not_null()
+    paired = pl.col("key").is_not_null() & pl.col("agrees") & (pl.col("end_ns") >= pl.col("start_ns"))
     calls = (
         calls.filter(paired)
         .with_columns(
@@ -74,11 +74,12 @@ def _find_late_profilers(calls: pl.DataFrame, ranks: Sequence[RankSummary]) -> p
 
 def _charge_kernels(calls: pl.DataFrame) -> pl.DataFrame:
     """Waiting of each kernel, charged once: one that both sends and receives is done when both transfers are."""
-    kernel = ("rank_index", "kernel")
-    return calls.sort("rank_index", "kernel", "call").with_columns(
-        owned=pl.int_range(pl.len()).over(kernel) == 0,
-        wait_ns=pl.col("duration_ns") - pl.col("transfer_ns").max().over(kernel),
-    )
+    # a call whose kernel is not known stands for itself
+    served = pl.coalesce(pl.col("kernel").cast(pl.Int64), -1 - pl.col("call").cast(pl.Int64))
+    kernel = ("rank_index", "served")
+    wait = pl.col("duration_ns") - pl.col("transfer_ns").max().over(kernel)
+    ordered = calls.with_columns(served=served).sort("rank_index", "served", "call")
+    return ordered.with_columns(owned=pl.int_range(pl.len()).over(kernel) == 0, wait_ns=wait.clip(0)).drop("served")
 
 
 def _find_receives_in_front(calls: pl.DataFrame) -> pl.DataFrame:
@@ -187,7 +188,9 @@ def _sum_waits(used: pl.DataFrame) -> pl.DataFrame:
 
 def _bandwidths(used: pl.DataFrame) -> pl.DataFrame:
     """Algorithm bandwidth, bytes/s: payload over transfer of the calls with times on all ranks that were read."""
-    whole = used.filter((pl.col("timed") == pl.col("participants")) & pl.col("payload_bytes").is_not_null())
+    whole = used.filter(
+        (pl.col("timed") == pl.col("participants")) & (pl.col("payload_bytes") >= 0) & (pl.col("transfer_ns") > 0)
+    )
     once = whole.filter("owned").unique(["lane", "key"])
     return once.group_by(*ROW).agg(algbw=pl.col("payload_bytes").sum() / pl.col("transfer_ns").sum() * 1e9)
 
