@@ -137,3 +137,9 @@ def test_meshes_in_words() -> None:
     assert format_stride(mesh_of([0, 1, 8, 9])) == "2x1 2x8"
     assert format_stride(mesh_of([0, 1, 5])) == "irregular"
     assert format_stride(()) == "alone"
+
+
+def test_ranks_that_serve_two_axes_are_called_by_both() -> None:
+    # GIVEN experts over the same ranks as the replicas
+    group = a_group(tuple(range(8)), "0", "default_pg", axis=Axis.dp_replicate, roles=(Axis.ep, Axis.dp_replicate))
+    assert _labels(group) == [("dp_replicate+ep", 1)]

@@ -72,7 +72,8 @@ def _telling(group: Group) -> tuple[str, ...]:
 
 def _label(group: Group, world_size: int | None) -> str:
     if group.axis is not None:
-        return str(group.axis)
+        others = (role for role in group.roles if role is not group.axis)
+        return "+".join(map(str, (group.axis, *others)))
     if telling := _telling(group):
         first = _WORDLESS_END.sub("", telling[0])
         return first if len(telling) == 1 else f"{first} +{len(telling) - 1}"
