@@ -6,15 +6,19 @@ import msgspec
 import pytest
 
 from tests.measurement.build import summary
+from tests.report.build import a_document, a_group, a_row
+from tracelens.collectives import Primitive
 from tracelens.comparison.expectation import (
     Captured,
     captured_fields,
     captured_model,
     complete_fields,
     inferred_fields,
+    is_single_precision,
     read_captured,
 )
 from tracelens.errors import InputError
+from tracelens.report.saved import measurement_of
 from tracelens.results import InferredConfig
 from tracelens.summary import RankSummary
 
@@ -91,3 +95,13 @@ def test_a_model_that_is_told_in_part_is_no_model() -> None:
 def test_metadata_of_another_kind_is_an_error(text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         read_captured([captured(text)])
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [(("fp32",), True), (("fp32", "bf16"), False), (("int64",), False), (("fp32", "int64"), True)],
+)
+def test_a_job_is_single_precision_when_nothing_travels_in_half(dtypes: tuple[str, ...], expected: bool) -> None:
+    group = a_group((0, 1), "1")
+    rows = tuple(a_row(group, Primitive.all_reduce, (0, 1), dtype=dtype) for dtype in dtypes)
+    assert is_single_precision(measurement_of(a_document(groups=(group,), traffic=rows))) is expected

@@ -68,3 +68,14 @@ def test_micro_batches_are_divided_out() -> None:
 
 def test_without_shapes_nothing_is_read() -> None:
     assert read_products(summary(0), HIDDEN, 1) is None
+
+
+def test_operators_of_a_dtensor_around_the_local_ones_are_not_counted_twice() -> None:
+    tp = 4
+    both: dict[int, int] = {}
+    for widths in (llama(), llama(tp)):
+        for width, count in widths.items():
+            both[width] = both.get(width, 0) + count
+    products = read_products(with_products(both), HIDDEN, 1)
+    assert products is not None
+    assert Block(LAYERS, KV, FFN, gated=True, vocab_width=VOCAB // tp) in fit_blocks(products.matrices, HIDDEN, tp)

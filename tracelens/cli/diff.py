@@ -24,7 +24,7 @@ from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_side, with_paths
 from tracelens.comparison.compare import Expectation, check_world, compare
 from tracelens.comparison.examples import add_examples
-from tracelens.comparison.expectation import captured_model, complete_fields, read_captured
+from tracelens.comparison.expectation import captured_model, complete_fields, is_single_precision, read_captured
 from tracelens.comparison.runs import compare_runs
 from tracelens.comparison.solve import settle_layout, solve_model
 from tracelens.errors import UsageError
@@ -137,6 +137,8 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
     if side.measurement.run.gpus_per_node is not None:
         given.setdefault("gpus_per_node", side.measurement.run.gpus_per_node)
     fields, layout_from, assumed = complete_fields(given, captured, config, world)
+    if layout_from == "inferred" and is_single_precision(side.measurement):
+        fields.setdefault("param_dtype", "fp32")
     layout = build_layout(fields)
     check_world(side.measurement, layout)
     fixed = _fixed(layout_fields)

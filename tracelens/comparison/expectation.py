@@ -10,7 +10,7 @@ import msgspec
 from tracelens.errors import InputError, TraceLensError
 from tracelens.ledger.huggingface import model_from_config
 from tracelens.ledger.model import ModelSpec
-from tracelens.results import InferredConfig
+from tracelens.results import InferredConfig, Measurement
 from tracelens.summary import RankSummary
 
 Origin = Literal["given", "metadata", "inferred"]
@@ -134,6 +134,12 @@ def complete_fields(
         added = {name: value for name, value in seen.items() if name not in told and name not in given}
         return {**added, **told, **given}, "metadata", _told("inferred from the trace", added)
     return {**_with_dp({}, world_size), **seen, **given}, "inferred", ()
+
+
+def is_single_precision(measurement: Measurement) -> bool:
+    """Whether tensors travel in fp32 and none in half precision."""
+    sent = {row.dtype for row in measurement.traffic if (row.wire_bytes_per_step or 0) > 0}
+    return "fp32" in sent and not sent & {"bf16", "fp16"}
 
 
 def _told(how: str, fields: Mapping[str, Any]) -> tuple[str, ...]:

@@ -124,6 +124,20 @@ def fit_blocks(matrices: dict[int, float], hidden: int, tp: int) -> list[Block]:
         tp: how many ways the layers are cut.
     """
     whole = {width: round(count) for width, count in matrices.items() if round(count) >= 1}
+    found = _fit(whole, hidden, tp)
+    return found if found or tp == 1 else _fit(_without_outer(whole, tp), hidden, tp)
+
+
+def _without_outer(whole: dict[int, int], tp: int) -> dict[int, int]:
+    """The matrices that are left when a DTensor's operator, which tells of the whole, stands around the local one."""
+    left = dict(whole)
+    for width in sorted(whole):
+        if left.get(width, 0) > 0 and width * tp in left:
+            left[width * tp] -= left[width]
+    return {width: count for width, count in left.items() if count > 0}
+
+
+def _fit(whole: dict[int, int], hidden: int, tp: int) -> list[Block]:
     layers = {count // times for count in whole.values() for times in (1, 2, 3, 4) if count % times == 0}
     found = []
     for number in sorted(layers, reverse=True):

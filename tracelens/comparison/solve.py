@@ -192,7 +192,9 @@ def settle_layout(measurement: Measurement, expected: Expectation, *, given: fro
     if "framework" not in given:
         found = _best(measurement, [(expected.model, one) for one in _layouts(layout, given)])
         if found is None:
-            return replace(expected, assumptions=(*expected.assumptions, "no framework explains any of the traffic"))
+            possible = (one for one in _layouts(layout, given) if _can_be(expected.model, one))
+            told.append("no framework explains any of the traffic")
+            return replace(expected, layout=next(possible, layout), assumptions=(*expected.assumptions, *told))
         layout = found[1]
         told.append(f"the framework that explains most: {layout.framework}")
     start = Alternative("", expected.model, layout)
@@ -232,6 +234,14 @@ def _improve(
         state = better
         words.append(better.words)
     return state.model, state.layout, words
+
+
+def _can_be(model: ModelSpec, layout: Layout) -> bool:
+    try:
+        predict(model, layout)
+    except TraceLensError:
+        return False
+    return True
 
 
 def _best(measurement: Measurement, candidates: Sequence[tuple[ModelSpec, Layout]]) -> tuple[ModelSpec, Layout] | None:
