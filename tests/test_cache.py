@@ -116,3 +116,16 @@ def test_writers_at_once_and_killed_ones_leave_whole_entries_only(tmp_path: Path
         writer.join()
     assert seen, "no entry was ever seen"
     assert_equal(SummaryCache(folder).summarize(trace), expected)
+
+
+def test_what_killed_writers_left_is_swept_once_it_is_old(tmp_path: Path) -> None:
+    cache, trace = SummaryCache(tmp_path / "cache"), write_trace(tmp_path / "rank0.json", rank=0)
+    cache.summarize(trace)
+    [entry] = entries(cache)
+    old, young = entry.with_name(".a.1.x.tmp"), entry.with_name(".b.2.y.tmp")
+    for draft in (old, young):
+        draft.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    entry.unlink()
+    cache.summarize(trace)
+    assert (old.exists(), young.exists(), entry.exists()) == (False, True, True)

@@ -7,6 +7,8 @@ whole, so that it is complete or absent, and equal whoever wrote it. What can't 
 from __future__ import annotations
 
 import hashlib
+import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from tracelens.trace.source import is_archive
 from tracelens.trace.summarize import summarize
 
 _BLOCK_BYTES = 1 << 20
+_ABANDONED_S = 24 * 3600
 
 
 class SummaryCache(msgspec.Struct, frozen=True):
@@ -44,11 +47,10 @@ class SummaryCache(msgspec.Struct, frozen=True):
         if kept is not None:
             return _relabel(kept, str(path))
         summary = summarize(path, kernels=kernels)
-        try:
+        with suppress(OSError, InputError):
             place.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(place.parent)
             summary.save(place)
-        except (OSError, InputError):
-            pass
         return summary
 
     def _place(self, path: Location, kernels: tuple[Family, ...]) -> Path:
@@ -63,6 +65,13 @@ class SummaryCache(msgspec.Struct, frozen=True):
             _add_content(digest, path)
         name = digest.hexdigest()
         return self.folder / name[:2] / f"{name}{SUFFIX}"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers that were killed left behind; one that still writes is younger."""
+    for draft in folder.glob(".*.tmp"):
+        if time.time() - draft.stat().st_mtime > _ABANDONED_S:
+            draft.unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=1)
