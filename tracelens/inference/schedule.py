@@ -104,7 +104,7 @@ def find_schedule(job: Job, case: Case) -> None:
     if not lanes:
         return
     if any(lane.is_v for lane in lanes):
-        _decide_v(case, lanes)
+        _decide_v(case, [lane for lane in lanes if lane.is_v])
         return
     left: set[Candidate] | None = None
     for lane in lanes:
@@ -202,7 +202,9 @@ def _settle_two(told: Mapping[int, _Told], ways: Mapping[int, int], place: int) 
     if any(t.is_paired for t in told.values()):
         # a single send after both were computed: the first stage always has an activation, the last a gradient
         kinds = {i: told[i].kind if i in told and (told[i].is_sure or told[i].is_paired) else default for i in ways}
-        return kinds, False
+        # interleaved, the last stage sends one chunk less of activations; in a V as many of either
+        forwards = sum(kind is F for kind in kinds.values())
+        return kinds, place == 1 and 2 * forwards == len(kinds)
     kinds = {index: told[index].kind if index in told else default for index in ways}
     forwards = sum(kind is F for kind in kinds.values())
     return kinds, bool(told) and 2 * forwards == len(kinds)

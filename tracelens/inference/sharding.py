@@ -92,6 +92,12 @@ def _decide_full(job: Job, case: Case, data: DataParallel, chosen: Sighting) -> 
         )
         _degrees(case, degree, degree, degree)
         return
+    if again and len(scatters) and len(forward) + len(again) > 1.5 * len(scatters):
+        told += ": more gathers than units, so parameters are freed after use"
+        case.decide("sharding", "zero3", 0.95, told)
+        case.decide("reshard_after_forward", True, 0.92, told)  # noqa: FBT003
+        _degrees(case, degree, degree, degree)
+        return
     if again:
         case.decide("sharding", "zero3", 0.9, told)
         case.leave("reshard_after_forward", (True, False), f"only {len(again)} of {len(forward)} gathers are repeated")
