@@ -164,7 +164,7 @@ class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
     virtual_stages: int | None
     microbatches: int | None
     schedule: str | None
-    """`gpipe`, `1f1b`, `interleaved_1f1b`, `looped_bfs`, `zero_bubble`; null for any other order."""
+    """`gpipe`, `1f1b`, `interleaved_1f1b`, `looped_bfs`, `zero_bubble`, `zbv`; null for any other order."""
     span_ns: int
     """From the first compute of any stage to the last backward of any."""
     bubble_fraction: float | None

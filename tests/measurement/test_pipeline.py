@@ -26,13 +26,13 @@ class Schedule:
 
     def __init__(self, ranks: Sequence[Rank], forward_ns: Sequence[int], backward_ns: Sequence[int], transfer_ns: int):
         self.ranks, self.transfer_ns = ranks, transfer_ns
-        self.lengths = {"F": forward_ns, "B": backward_ns}
+        self.lengths = {"F": forward_ns, "B": backward_ns, "W": backward_ns}
         self.sent: dict[tuple[str, int, int], int] = {}
         self.receives: dict[tuple[str, int, int], tuple[Rank, int, int]] = {}
 
     def run(self, orders: Sequence[str]) -> None:
         """Play all orders; whoever can go on goes on."""
-        places, counts = [0] * len(orders), [{"F": 0, "B": 0} for _ in orders]
+        places, counts = [0] * len(orders), [{"F": 0, "B": 0, "W": 0} for _ in orders]
         while any(place < len(order) for place, order in zip(places, orders, strict=True)):
             before = list(places)
             for stage, order in enumerate(orders):
@@ -45,6 +45,9 @@ class Schedule:
         source = stage - 1 if kind == "F" else stage + 1
         target = stage + 1 if kind == "F" else stage - 1
         rank = self.ranks[stage]
+        if kind == "W":
+            rank.work(self.lengths[kind][stage], thread=AUTOGRAD)
+            return True
         if 0 <= source <= last:
             ready = self.sent.get((kind, source, number))
             if ready is None:
@@ -179,6 +182,25 @@ def test_work_transfer_and_bubble_are_the_whole_span(stages: int, m: int, times:
         assert stage.work_ns == m * (times[place] + times[5 + place])
         assert stage.work_ns + stage.transfer_ns + stage.bubble_ns == run.span_ns
         assert 0 <= stage.wait_in_p2p_ns <= stage.bubble_ns
+
+
+def test_backward_of_the_weights_is_drawn_apart_where_a_message_comes_between() -> None:
+    # GIVEN zero bubble on three stages: after each message of gradients the weights' own
+    orders = ["FFFBWBWBW", "FFBWFBWBW", "FBWFBWFBW"]
+    found = pipeline(play(orders, backward_ns=[100 * US] * 3))
+    [run] = found.runs
+    # THEN stages that send gradients show them apart; the first one sends none, and its two are one block
+    assert [stage.order for stage in run.stages] == ["FFFBBB", *orders[1:]]
+    assert (found.microbatches, found.virtual_stages, found.schedule) == (3, 1, "zero_bubble")
+    assert [block.kind for block in run.stages[2].blocks if block.kind not in ("send", "receive")][:3] == [
+        "forward",
+        "backward",
+        "backward_weight",
+    ]
+
+
+def test_a_v_turns_around_on_the_last_rank() -> None:
+    assert name_schedule(["FFFFBWBWBWBW", "FFBWBW"], 2, 2) == "zbv"
 
 
 def test_zero_bubble_is_told_by_weights_that_follow_their_message() -> None:

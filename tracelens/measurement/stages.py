@@ -61,12 +61,18 @@ def count_microbatches(order: Sequence[int], steps: dict[int, StageStep]) -> tup
     """Micro-batches and virtual stages.
 
     Every rank runs m·v forward blocks. What the last rank sends on in forward are the m·(v-1) that have not reached
-    the end; with more than two ranks in a ring they go back to the first one.
+    the end; with more than two ranks in a ring they go back to the first one. In a V the last rank turns around: its
+    two stages follow one another without a message, and are one block.
     """
-    forwards = {len(step.of_kind(FORWARD)) for step in steps.values()}
+    last = steps[order[-1]]
+    forwards = {len(steps[rank].of_kind(FORWARD)) for rank in order[:-1]}
     if len(forwards) != 1 or not (total := forwards.pop()):
         return None, None
-    last = steps[order[-1]]
+    at_the_turn = len(last.of_kind(FORWARD))
+    if 2 * at_the_turn == total:
+        return at_the_turn, 2
+    if at_the_turn != total:
+        return None, None
     passed_on = _sent_to(last, order[0]) if len(order) > 2 else 0
     if not passed_on:
         passed_on = _sent_after_forward(last)
@@ -101,12 +107,13 @@ def name_schedule(orders: Sequence[str], microbatches: int | None, virtual: int 
         virtual: v.
 
     Source: GPipe (Huang et al. 2019), 1F1B and interleaved 1F1B (Narayanan et al. 2021, section 2.2), looped breadth
-    first (Lamy-Poirier 2023), zero bubble (Qi et al. 2024).
+    first (Lamy-Poirier 2023), zero bubble and its V (Qi et al. 2024).
     """
     if microbatches is None or virtual is None or not orders:
         return None
+    turns = len(orders) > 1 and virtual == 2 and 2 * orders[-1].count("F") == orders[0].count("F")
     if any("W" in order for order in orders):
-        return "zero_bubble"
+        return "zbv" if turns else "zero_bubble"
     total = microbatches * virtual
     forwards_first = all(order == "F" * total + "B" * total for order in orders)
     if virtual > 1:
