@@ -72,11 +72,13 @@ def read_names(job: Job, case: Case) -> None:
             roles = [use.role for use in uses if use.group == index]
             _weigh_name(job, case, view, group, roles)
     _read_frameworks(job, case)
+    _read_pipeline_actions(job, case)
 
 
 def _weigh_name(job: Job, case: Case, view: RankView, group: GroupView, roles: Iterable[Role]) -> None:
     axis = axis_named(group)
-    assert axis is not None
+    if axis is None or group.size is None:
+        return
     name = _FIELDS[axis]
     described = next(d for d in group.descriptions if d in _AXES)
     contradicting = [role for role in roles if axis not in _ROLE_AXES.get(role, frozenset({axis}))]
@@ -94,10 +96,27 @@ def _weigh_name(job: Job, case: Case, view: RankView, group: GroupView, roles: I
             )
         )
         return
-    size = group.size
-    assert size is not None
     certainty = 0.95 if agreeing else 0.9
-    case.decide(name, size, certainty, f"{group.told()} is described `{described}`")
+    case.decide(name, group.size, certainty, f"{group.told()} is described `{described}`")
+
+
+# torch distributed/pipelining/schedules.py names each action: stage, what, micro-batch.
+_ACTION = re.compile(r"^PP:(\d+)(?:SEND_|RECV_)?([FBIW])(\d+)$")
+
+
+def _read_pipeline_actions(job: Job, case: Case) -> None:
+    """Stages on the rank and micro-batches, from the labels that torch's pipeline schedules write."""
+    for view in job.views:
+        found = [match for label in view.labels if (match := _ACTION.match(label))]
+        if not found:
+            continue
+        forwards = {(int(m[1]), int(m[3])) for m in found if m[2] == "F"}
+        if forwards:
+            stages = {stage for stage, _ in forwards}
+            count = 1 + max(number for _, number in forwards)
+            told = f"torch's labels name stages {sorted(stages)} and micro-batches up to {count - 1}"
+            case.decide("vp", len(stages), 0.95, told)
+            case.decide("num_microbatches", count, 0.95, told)
 
 
 _FRAMEWORKS = (
