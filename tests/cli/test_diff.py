@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -127,3 +128,33 @@ def test_a_trace_that_tells_no_sizes_asks_for_a_model(tmp_path: Path, capsys: Ca
     trace = write_trace(tmp_path / "rank0.json", rank=0)
     assert main(["diff", str(trace), "--no-progress"]) == 2
     assert "give --model" in capsys.readouterr().err
+
+
+def test_a_trace_that_tells_its_model_and_layout_needs_no_options_unless_blind(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    # GIVEN a trace whose metadata tells a wrong gradient type: the prediction follows it, and differs
+    told = {
+        "schema": 1,
+        "model": {
+            "layers": 3,
+            "hidden": 4096,
+            "heads": 32,
+            "kv_heads": 8,
+            "ffn": 14336,
+            "vocab": 32000,
+            "seq_len": 8192,
+        },
+        "layout": {"tp": 2, "dp_shard": 4, "framework": "torchtitan", "grad_dtype": "bf16"},
+    }
+    for rank in (0, 1):
+        with gzip.open(FIXTURE / f"rank{rank}_trace.json.gz", "rt") as source:
+            trace = json.load(source)
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"tracelens": told, **trace}), encoding="utf-8")
+
+    code, comparison = diff(capsys, tmp_path)
+    assert (code, comparison["sizes_from"], comparison["layout_from"]) == (1, "metadata", "metadata")
+    assert comparison["rows"][0]["why"] == "gradients are reduced in fp32, not bf16"
+
+    code, comparison = diff(capsys, tmp_path, "--blind")
+    assert (code, comparison["sizes_from"], comparison["layout_from"]) == (0, "inferred", "inferred")

@@ -30,8 +30,8 @@ SURFACE: dict[str, set[str]] = {
     | READING
     | MEASURING
     | OUTPUT
-    | {"--model", "--world-size", "--against", "--tolerance", "--explain"},
-    "check": READING | MEASURING | OUTPUT | {"--policy", "--baseline", "--write-policy", "--explain"},
+    | {"--model", "--world-size", "--against", "--tolerance", "--explain", "--blind"},
+    "check": READING | MEASURING | OUTPUT | {"--policy", "--baseline", "--write-policy", "--explain", "--blind"},
     "baseline": READING | MEASURING | {"ACTION", "-o", "--output", "--force"},
     "annotate": {"PATH", "-o", "--output", "--force", "--kernels", "--no-progress"},
     "predict": LAYOUT | OUTPUT | {"--model", "--gpus-per-node", "--world-size", "--stage", "--cluster", "--explain"},

@@ -21,6 +21,7 @@ from tracelens.cli.layout_options import LAYOUT_NAMES, build_layout
 from tracelens.cli.options import (
     Measuring,
     Reading,
+    blind_option,
     explain_option,
     measuring_options,
     reading_options,
@@ -70,7 +71,10 @@ def checking_options(function: F) -> F:
 @measuring_options
 @report_options
 @explain_option
-def command(*, reading: Reading, checking: Checking, measuring: Measuring, output: Output, explain: bool) -> int:
+@blind_option
+def command(
+    *, reading: Reading, checking: Checking, measuring: Measuring, output: Output, explain: bool, blind: bool
+) -> int:
     """Hold a run against the limits of a policy, for a CI job.
 
     Calls and bytes are deterministic and fail; time and overlap warn, unless the policy says otherwise.
@@ -85,7 +89,7 @@ def command(*, reading: Reading, checking: Checking, measuring: Measuring, outpu
         return 0
     policy, folder = _policy(checking.policy)
     baseline = _baseline(checking.baseline, policy, folder)
-    side = read_side(reading, measuring)
+    side = read_side(reading, measuring, blind=blind)
     comparison = _comparison(side, policy, folder)
     facts = Facts(side.measurement, side.inference, comparison)
     findings = check(facts, policy, baseline)

@@ -14,6 +14,7 @@ from tracelens.cli.layout_options import build_layout, layout_options_beside_a_t
 from tracelens.cli.options import (
     Measuring,
     Reading,
+    blind_option,
     explain_option,
     measuring_options,
     reading_options,
@@ -24,7 +25,13 @@ from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_side, with_paths
 from tracelens.comparison.compare import Expectation, check_world, compare
 from tracelens.comparison.examples import add_examples
-from tracelens.comparison.expectation import captured_model, complete_fields, is_single_precision, read_captured
+from tracelens.comparison.expectation import (
+    Captured,
+    captured_model,
+    complete_fields,
+    is_single_precision,
+    read_captured,
+)
 from tracelens.comparison.runs import compare_runs
 from tracelens.comparison.solve import settle_layout, solve_model
 from tracelens.errors import UsageError
@@ -80,6 +87,7 @@ def comparing_options(function: F) -> F:
 @measuring_options
 @report_options
 @explain_option
+@blind_option
 def command(
     *,
     reading: Reading,
@@ -87,6 +95,7 @@ def command(
     measuring: Measuring,
     output: Output,
     explain: bool,
+    blind: bool,
 ) -> int:
     """Hold what was measured against a prediction, or against another run.
 
@@ -98,10 +107,10 @@ def command(
     """
     if comparing.against and (comparing.model or comparing.layout):
         raise UsageError("--against compares two runs; --model and a layout have no part in it", hint="leave one out")
-    side = read_side(reading, measuring)
+    side = read_side(reading, measuring, blind=blind)
     comparison: Comparison | RunComparison
     if comparing.against:
-        other = read_side(with_paths(reading, comparing.against), measuring)
+        other = read_side(with_paths(reading, comparing.against), measuring, blind=blind)
         comparison = compare_runs(
             side.measurement, other.measurement, side.name, other.name, tolerance=comparing.tolerance
         )
@@ -130,7 +139,7 @@ def compare_with_ledger(
 
 def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) -> Expectation:
     """The model and the layout, and where they come from."""
-    captured = read_captured(side.summaries)
+    captured = Captured() if side.blind else read_captured(side.summaries)
     config = None if side.inference is None else side.inference.config
     world = side.measurement.run.world_size
     given = dict(layout_fields)

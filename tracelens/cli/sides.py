@@ -28,9 +28,11 @@ class Side:
     summaries: tuple[RankSummary, ...] = ()
     comparison: Comparison | RunComparison | None = None
     name: str = ""
+    blind: bool = False
+    """Names, and what our own capture wrote, may not be used."""
 
 
-def read_side(reading: Reading, measuring: Measuring) -> Side:
+def read_side(reading: Reading, measuring: Measuring, *, blind: bool = False) -> Side:
     """Read the paths of one run.
 
     Raises:
@@ -54,8 +56,8 @@ def read_side(reading: Reading, measuring: Measuring) -> Side:
     )
     read_ranks = set(measurement.run.ranks)
     ranks = tuple(one for one in summaries.ranks if not read_ranks or one.rank in read_ranks)
-    reasoning = reason(ranks)
-    return Side(label_measurement(measurement, reasoning), reasoning.inference, ranks, None, name)
+    reasoning = reason(ranks, blind=blind)
+    return Side(label_measurement(measurement, reasoning), reasoning.inference, ranks, None, name, blind)
 
 
 def with_paths(reading: Reading, paths: Sequence[str]) -> Reading:
