@@ -169,6 +169,16 @@ def test_an_error_fails_a_warning_passes_and_a_skipped_file_is_skipped() -> None
     assert (warning.findtext("system-out") or "").startswith("warning: 25.0 %")
 
 
+def test_test_cases_have_names_of_their_own() -> None:
+    root = ElementTree.fromstring(render_junit(with_many_findings(3)))
+    names = [case.get("name") for case in root.findall("testsuite[@name='findings']/testcase")]
+    assert names == [
+        "TL302 bytes-differ (dp_shard)",
+        "TL302 bytes-differ (dp_shard) #2",
+        "TL302 bytes-differ (dp_shard) #3",
+    ]
+
+
 def test_a_comparison_that_fails_the_job_fails_its_rows() -> None:
     root = ElementTree.fromstring(render_junit(run_document()))
     (failure,) = root.iter("failure")
