@@ -17,7 +17,7 @@ def comparison_table(comparison: Comparison) -> Table | None:
     """Every kind of call, predicted beside measured; what differs first."""
     columns = [
         *text_columns("verdict", "axis", "primitive", "dtype", "phase"),
-        *number_columns("calls predicted", "measured", "sent predicted", "measured", "ratio"),
+        *number_columns("calls predicted", "calls measured", "sent predicted", "sent measured", "ratio"),
         *text_columns("hides", "hidden", "stages", "terms", "why"),
     ]
     return table_of("Predicted against measured, per rank and step", columns, _compared(comparison.rows))
