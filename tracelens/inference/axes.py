@@ -245,7 +245,7 @@ def _close_without_gradients(job: Job, case: Case, data: DataParallel, known: di
         for name in (*axes, "dp"):
             case.leave(name, _divisors(left), unexplained, would_decide="a trace with phases: CPU operators and steps")
     elif not job.has(Role.experts, Role.tables) and not any(True for _ in job.calls()):
-        case.leave("dp", _divisors(left), "no communication was recorded", would_decide="a trace with records")
+        case.leave("dp", _divisors(left), "no call of a collective was recorded", would_decide="a trace with records")
         _decide_ones(case, axes, 0.7, "no traffic of its own")
     else:
         _leave_the_rest(job, case, left, axes)
