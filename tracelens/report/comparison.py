@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor
 
-from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, titled_table
+from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, remark, titled_table
 from tracelens.report.table import Column
 from tracelens.results import (
     Comparison,
@@ -50,7 +50,7 @@ def _against_ledger(comparison: Comparison, *, every_row: bool) -> list[Line]:
         *comparison.assumptions,
     )
     for text in told:
-        lines += _plain(text)
+        lines += remark(text)
     merged = merge_rows(comparison.rows)
     different = [rows for rows in merged if rows[0].verdict is not Verdict.match]
     alike = [rows for rows in merged if rows[0].verdict is Verdict.match]
@@ -63,13 +63,11 @@ def _against_ledger(comparison: Comparison, *, every_row: bool) -> list[Line]:
 
 def _fractions(comparison: Comparison) -> list[Line]:
     measured = sum((row.measured_bytes or 0) * max(1, len(row.ranks)) for row in comparison.rows)
-    return [
-        Line(
-            f"  explained {percent_down(comparison.explained_bytes_fraction)} of {format_bytes(measured)} measured; "
-            f"absent {percent_up(comparison.absent_bytes_fraction)} of the predicted; "
-            f"bytes unknown in {percent_up(comparison.unsized_time_fraction)} of the time"
-        )
-    ]
+    return remark(
+        f"explained {percent_down(comparison.explained_bytes_fraction)} of {format_bytes(measured)} measured; "
+        f"absent {percent_up(comparison.absent_bytes_fraction)} of the predicted; "
+        f"unsized {percent_up(comparison.unsized_time_fraction)} of the time"
+    )
 
 
 def percent_down(fraction: float | None) -> str:
@@ -114,10 +112,10 @@ def _differences(merged: Sequence[list[ComparisonRow]], *, every_row: bool) -> l
     lines = list(head)
     for line, rows in zip(body, shown, strict=True):
         lines.append(line)
-        lines += _indented(f"why: {rows[0].why or UNKNOWN}")
+        lines += remark(f"why: {rows[0].why or UNKNOWN}", indent=6)
         example = next((row.example for row in rows if row.example), None)
         if example is not None:
-            lines += _indented(f"look at {_told(example)}")
+            lines += remark(f"look at {_told(example)}", indent=6)
     return [*lines, *left_out(len(merged) - len(shown), "row")]
 
 
@@ -202,20 +200,12 @@ def _told(example: ExampleCall) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _plain(text: str) -> list[Line]:
-    return [Line(line.text) for line in note(text)]
-
-
-def _indented(text: str) -> list[Line]:
-    return [Line(f"    {line.text}") for line in note(text)]
-
-
 # --- run against run --------------------------------------------------------------------------------------
 
 
 def _against_run(comparison: RunComparison, *, every_row: bool) -> list[Line]:
     title = f"{comparison.candidate} against {comparison.base}"
-    lines = [Line("Run against run", TITLE), *_plain(title)]
+    lines = [Line("Run against run", TITLE), *remark(title)]
     lines.append(
         Line(
             f"  unchanged {percent_down(comparison.explained_bytes_fraction)} of the bytes; "
@@ -275,7 +265,7 @@ def _changes(title: str, rows: Sequence[RunRow], *, every_row: bool) -> list[Lin
         Column("busy"),
         Column("exposed"),
         Column("bytes are", is_name=True),
-        Column("time", is_name=True),
+        Column("time"),
     ]
     cells = [
         [

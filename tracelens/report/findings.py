@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.report.lines import TITLE, Line, note, plural
+from tracelens.report.lines import TITLE, Line, note, plural, remark
 from tracelens.results import Finding
 from tracelens.units import format_time
 
@@ -18,13 +18,9 @@ def finding_lines(findings: Sequence[Finding], *, explain: bool) -> list[Line]:
         title = finding.code if finding.name is None else f"{finding.code} {finding.name}"
         lines += note(f"{finding.severity} {title}: {finding.message}")
         if finding.hint:
-            lines += _below(f"try: {finding.hint}")
+            lines += remark(f"try: {finding.hint}", indent=4)
         if explain and finding.claimed_ns is not None:
-            lines += _below(f"speaks for {format_time(finding.claimed_ns)} of exposed time in a step")
+            lines += remark(f"speaks for {format_time(finding.claimed_ns)} of exposed time in a step", indent=4)
         if explain and finding.coverage:
-            lines += _below(f"rests on {finding.coverage}")
+            lines += remark(f"rests on {finding.coverage}", indent=4)
     return lines
-
-
-def _below(text: str) -> list[Line]:
-    return [Line(f"  {line.text}") for line in note(text)]

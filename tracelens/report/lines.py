@@ -45,3 +45,10 @@ def note(text: str, *, indent: str = "  ", style: str = WARNING) -> list[Line]:
 def plural(count: int, word: str) -> str:
     """A count with its word: `1 file`, `1,234 files`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def remark(text: str, indent: int = 2) -> list[Line]:
+    """Plain text, wrapped and indented, whatever stands in it."""
+    blanks = " " * indent
+    wrapped = textwrap.wrap(printable(text), WIDTH, initial_indent=blanks, subsequent_indent=f"{blanks}  ")
+    return [Line(line) for line in wrapped]
