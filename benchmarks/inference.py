@@ -85,7 +85,7 @@ def layout_cases(folder: Path | None, suite: str) -> Iterator[Case]:
     from benchmarks.inference_catalog import held_out, rules, sampled
     from benchmarks.inference_dryrun import run_layout
 
-    layouts = {"rules": rules, "held out": held_out, "sampled": lambda: sampled(60, seed=11)}[suite]()
+    layouts = sampled(60, seed=11) if suite == "sampled" else rules() if suite == "rules" else held_out()
     for layout in layouts:
         try:
             yield layout.name, run_layout(layout), layout.truth()

@@ -128,6 +128,29 @@ def no_compute(summaries: Sequence[RankSummary], chance: random.Random) -> list[
     return [_frames(s, compute=s.compute.clear(), shapes=s.shapes.clear()) for s in summaries]
 
 
+def no_ranks(summaries: Sequence[RankSummary], chance: random.Random) -> list[RankSummary]:
+    """Groups tell their sizes only, as where rank lists are cut or were not recorded."""
+    found = []
+    for s in summaries:
+        groups = tuple(msgspec.structs.replace(g, ranks=None, ranks_source=None) for g in s.head.groups)
+        found.append(replace(_frames(s), head=msgspec.structs.replace(s.head, groups=groups)))
+    return found
+
+
+def one_step_of_three(summaries: Sequence[RankSummary], chance: random.Random) -> list[RankSummary]:
+    """A first step cut in half by the window before the whole one."""
+    found = []
+    for s in summaries:
+        half = s.calls.tail(len(s.calls) // 2).with_columns(step=pl.lit(1, pl.Int32))
+        whole = s.calls.with_columns(step=pl.lit(0, pl.Int32))
+        again = s.calls.with_columns(step=pl.lit(2, pl.Int32))
+        steps = tuple(StepSpan(number=n, cpu_start_ns=n * _STEP_NS, cpu_end_ns=(n + 1) * _STEP_NS) for n in range(3))
+        joined = _with_calls(s, pl.concat([whole, half, again]))
+        shapes = s.shapes.with_columns((pl.col("count") * 5 // 2).cast(pl.UInt32).alias("count"))
+        found.append(replace(_frames(joined, shapes=shapes), head=msgspec.structs.replace(s.head, steps=steps)))
+    return found
+
+
 def _frames(s: RankSummary, **changed: pl.DataFrame) -> RankSummary:
     names = ("calls", "kernels", "links", "segments", "compute", "budget", "shapes", "matmuls")
     return RankSummary(head=s.head, **{name: changed.get(name, getattr(s, name)) for name in names})
@@ -140,4 +163,6 @@ KINDS: dict[str, Noise] = {
     "logging": add_logging,
     "no shapes": no_shapes,
     "no compute": no_compute,
+    "no rank lists": no_ranks,
+    "a step cut in half": one_step_of_three,
 }
