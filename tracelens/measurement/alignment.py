@@ -146,16 +146,40 @@ def _number_runs(ranks: Sequence[RankSummary]) -> dict[int, int]:
 
 def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.DataFrame:
     """The calls of ranks that are known with what alignment needs; a message says from where to where it goes."""
-    known = [(n, summary.rank) for n, summary in enumerate(ranks, first) if summary.rank is not None]
     steps = [(n, i, step.number) for n, summary in enumerate(ranks, first) for i, step in enumerate(summary.head.steps)]
     links = stack([summary.links for summary in ranks], first)
     kernels = links.group_by("rank_index", "call").agg(kernel=pl.col("kernel").min())
-    me = pl.col("rank")
     sends, receives = (pl.col("primitive") == p.value for p in (Primitive.send, Primitive.recv))
-    alone = pl.col("group_size") <= 1
+    spent = ("compute_at_start_ns", "compute_at_end_ns", "comm_at_start_ns", "comm_at_end_ns")
+    return (
+        _grouped_calls(ranks, first, numbers)
+        .join(_frame(steps, _STEPS), on=["rank_index", "step_index"], how="left")
+        .join(kernels, on=["rank_index", "call"], how="left")
+        .join(_spent_until(ranks, first), on=["rank_index", "call"], how="left")
+        .sort("rank_index", "issue_ns", "call")
+        .select(
+            *("rank_index", "rank", "pg", "call", "kernel"),
+            pl.col("primitive").cast(WHAT),
+            pl.when(sends | receives).then(pl.lit(P2P)).otherwise("primitive").cast(WHAT).alias("what"),
+            kind_of(sends | receives),
+            *("group_size", "payload_bytes", "step", "seq", "launch_ns"),
+            pl.col("gpu_start_ns").alias("start_ns"),
+            pl.col("gpu_end_ns").alias("end_ns"),
+            *spent,
+            src=pl.when(sends).then("rank").when(receives).then("peer"),
+            dst=pl.when(sends).then("peer").when(receives).then("rank"),
+        )
+    )
+
+
+def _grouped_calls(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.DataFrame:
+    """The calls of ranks that are known, with `rank` and `pg`; none of groups of one, no message without a peer."""
+    known = [(n, summary.rank) for n, summary in enumerate(ranks, first) if summary.rank is not None]
+    p2p = pl.col("primitive").is_in([Primitive.send.value, Primitive.recv.value])
+    alone = (pl.col("group_size") <= 1).fill_null(value=False)
     calls = stack([summary.calls.select(_READ) for summary in ranks], first)
     calls = calls.rename({"group": "index", "step": "step_index"}).filter(
-        (~(sends | receives) | pl.col("peer").is_not_null()) & ~alone.fill_null(value=False)
+        (~p2p | pl.col("peer").is_not_null()) & ~alone
     )
     return (
         calls.join(_frame(known, {"rank_index": pl.Int32, "rank": pl.Int64}), on="rank_index")
@@ -163,33 +187,6 @@ def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.Dat
         .join(numbers.of_streams(calls), on=["rank_index", "stream"], how="left")
         .with_columns(pg=pl.when(pl.col("index").is_null()).then("stream_pg").otherwise("pg"))
         .filter(pl.col("pg").is_not_null())
-        .join(_frame(steps, _STEPS), on=["rank_index", "step_index"], how="left")
-        .join(kernels, on=["rank_index", "call"], how="left")
-        .join(_spent_until(ranks, first), on=["rank_index", "call"], how="left")
-        .sort("rank_index", "issue_ns", "call")
-        .select(
-            "rank_index",
-            "rank",
-            "pg",
-            "call",
-            "kernel",
-            pl.col("primitive").cast(WHAT),
-            pl.when(sends | receives).then(pl.lit(P2P)).otherwise("primitive").cast(WHAT).alias("what"),
-            kind_of(sends | receives),
-            "group_size",
-            "payload_bytes",
-            "step",
-            "seq",
-            "launch_ns",
-            pl.col("gpu_start_ns").alias("start_ns"),
-            pl.col("gpu_end_ns").alias("end_ns"),
-            "compute_at_start_ns",
-            "compute_at_end_ns",
-            "comm_at_start_ns",
-            "comm_at_end_ns",
-            src=pl.when(sends).then(me).when(receives).then("peer"),
-            dst=pl.when(sends).then("peer").when(receives).then(me),
-        )
     )
 
 
