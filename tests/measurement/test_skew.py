@@ -209,6 +209,17 @@ def test_a_late_profiler_is_set_aside_and_reported() -> None:
     assert "rank 1 began" in problem.message
 
 
+def test_a_recording_that_is_known_by_its_kernels_only_is_not_called_late() -> None:
+    ranks, groups = world(2)
+    ranks[1].now_ns += 5_000 * US
+    meet(ranks, 20 * US)
+    summaries = [rank.summary(groups) for rank in ranks]
+    first = [int(summary.calls["gpu_start_ns"][0]) for summary in summaries]
+    summaries = [replace(s, head=_with_start(s, at)) for s, at in zip(summaries, first, strict=True)]
+    row = skews(summaries)["all_reduce"]
+    assert (row.late_profiler_calls, row.waits[0].wait_ns) == (0, 5_000 * US)
+
+
 def _with_start(summary: RankSummary, start_ns: int) -> SummaryHead:
     return msgspec.structs.replace(summary.head, start_ns=start_ns)
 

@@ -65,9 +65,11 @@ def _find_late_profilers(calls: pl.DataFrame, ranks: Sequence[RankSummary]) -> p
     entered = pl.col("start_ns") - pl.col("offset_ns")
     began = pl.col("window_ns") - pl.col("offset_ns")
     late = began.filter("is_last").first() > entered.filter(~pl.col("is_last")).min()
+    # a recording that is known by its kernels only "begins" with the first of them, which tells nothing
+    told = (pl.col("window_ns") < pl.col("start_ns")).filter("is_last").first()
     return (
         calls.join(windows, on="rank_index", how="left", maintain_order="left")
-        .with_columns(is_late_profiler=late.over("lane", "key").fill_null(value=False))
+        .with_columns(is_late_profiler=(late & told).over("lane", "key").fill_null(value=False))
         .drop("window_ns")
     )
 
