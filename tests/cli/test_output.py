@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from tracelens.cli.output import Format, replacing, resolve_output
+from tracelens.cli.output import Format, cannot_write, replacing, resolve_output
 from tracelens.errors import InputError, UsageError
 
 
@@ -99,3 +100,11 @@ def test_a_link_stays_a_link_to_the_written_file(tmp_path: Path) -> None:
     resolve_output(str(link), None, force=True).write("new")
     assert link.is_symlink()
     assert real.read_text() == "new"
+
+
+def test_a_place_that_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+    denied = cannot_write(tmp_path / "report.json", PermissionError(errno.EACCES, "Permission denied"))
+    assert (denied.message, denied.hint) == (
+        f"cannot write `{tmp_path / 'report.json'}`: Permission denied",
+        "give a place that you may write to",
+    )

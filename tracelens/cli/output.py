@@ -127,7 +127,8 @@ def replacing(path: Path, *, force: bool) -> Iterator[Path]:
 
 def cannot_write(path: Path, error: OSError) -> TraceLensError:
     """The one message for a place that can't be written."""
-    hint = f"make the folder `{path.parent}` first" if error.errno == errno.ENOENT else None
+    missing = error.errno == errno.ENOENT and not path.parent.is_dir()
+    hint = f"make the folder `{path.parent}` first" if missing else "give a place that you may write to"
     return InputError(f"cannot write `{path}`: {error.strerror}", hint=hint)
 
 
