@@ -176,6 +176,18 @@ def test_choices_inside_the_framework_that_are_left_open_are_read_off_the_traffi
     assert (expected.layout == bare) == (expected.assumptions == ())
 
 
+@pytest.mark.parametrize("case", ["pp4_1f1b_dp2", "pp4_interleaved_tp2", "ds_zero2_8"])
+def test_how_many_micro_batches_a_step_holds_is_read_off_the_traffic_where_it_is_left_out(
+    shared_traces: Path, case: str
+) -> None:
+    layout = msgspec.structs.replace(LAYOUTS[case], num_microbatches=1 if case == "ds_zero2_8" else 4)
+    given = frozenset(Layout.__struct_fields__) - {"micro_batch", "num_microbatches"}
+    side = read_case(case_folder(shared_traces, case))
+    expected = settle_layout(side.measurement, stated(shared_traces, case, layout), given=given)
+    assert expected.layout == LAYOUTS[case]
+    assert any("micro-batches in a step, not" in text for text in expected.assumptions)
+
+
 def test_a_no_sync_that_does_nothing_is_a_difference_and_no_choice_of_the_framework(shared_traces: Path) -> None:
     """Two micro-batches reduce once each; the prediction waits for the last."""
     layout = msgspec.structs.replace(

@@ -27,6 +27,7 @@ from tracelens.summary import RankSummary
 _HEAD_DIMS = (128, 64, 96, 80, 256, 32, 16, 8)
 _MOST_CHANGES = 8
 """How many choices of the framework may be read off the traffic."""
+_BATCH = ("micro_batch", "num_microbatches")
 _TOLD = ("accumulate_without_sync", "mixed_precision")
 """Options that are never taken from the traffic in silence."""
 _MOST_LEFT = 8
@@ -179,9 +180,9 @@ def _refine(
 def settle_layout(measurement: Measurement, expected: Expectation, *, given: frozenset[str]) -> Expectation:
     """Read off the traffic what was left open of a layout for a model that is known.
 
-    A framework that nobody gave is the one that explains most. Of a layout that was given, only choices inside the
-    framework are open, such as the size of buckets, and not even those that a user would want to hear of: whether
-    micro-batches reduce their gradients, and in which type parameters are gathered.
+    A framework that nobody gave is the one that explains most. Of a layout that was given, only what a step holds
+    and choices inside the framework are open, such as the size of buckets, and not even those that a user would want
+    to hear of: whether micro-batches reduce their gradients, and in which type parameters are gathered.
 
     Args:
         measurement: of the job.
@@ -205,7 +206,8 @@ def settle_layout(measurement: Measurement, expected: Expectation, *, given: fro
         if expected.layout_from == "inferred":
             return True
         before, after = state.layout.own_options(), one.layout.own_options()
-        same = msgspec.structs.replace(one.layout, options=state.layout.options) == state.layout
+        unsaid = {name: getattr(state.layout, name) for name in _BATCH if name not in given}
+        same = msgspec.structs.replace(one.layout, options=state.layout.options, **unsaid) == state.layout
         return same and all(getattr(before, name, None) == getattr(after, name, None) for name in _TOLD)
 
     _, layout, words = _improve(measurement, start, is_open)
