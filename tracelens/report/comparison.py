@@ -65,8 +65,8 @@ def _fractions(comparison: Comparison) -> list[Line]:
     measured = sum((row.measured_bytes or 0) * max(1, len(row.ranks)) for row in comparison.rows)
     return remark(
         f"explained {percent_down(comparison.explained_bytes_fraction)} of {format_bytes(measured)} measured; "
-        f"absent {percent_up(comparison.absent_bytes_fraction)} of the predicted; "
-        f"unsized {percent_up(comparison.unsized_time_fraction)} of the time"
+        f"absent {percent_up(comparison.absent_bytes_fraction)} of predicted; "
+        f"unsized {percent_up(comparison.unsized_time_fraction)} of time"
     )
 
 
