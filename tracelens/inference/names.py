@@ -121,7 +121,7 @@ def _read_pipeline_actions(job: Job, case: Case) -> None:
 
 _FRAMEWORKS = (
     (re.compile(r"_PARALLEL_GROUP"), "megatron"),
-    (re.compile(r"^mesh_(?:efsdp|loss|batch|fsdp)$"), "torchtitan"),
+    (re.compile(r"^mesh_(?:efsdp|loss|batch)$"), "torchtitan"),
 )
 _LABELS = (
     (re.compile(r"^FullyShardedDataParallel\."), "fsdp1"),
