@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from tracelens.checks.codes import ABOUT, Code
@@ -99,7 +99,7 @@ class Claims:
         self._weights = {number: max(1, len(ranks)) for number, ranks in classes.items()}
         # ranks without traffic have a share in the mean too
         self.ranks = max(sum(self._weights.values()), len({row.rank for row in measurement.time}))
-        self._left = {number: _exposed_of(measurement, ranks) for number, ranks in classes.items()}
+        self._left = _exposed_by_class(measurement, classes)
         self._meshes = {group.id: group.mesh for group in measurement.groups}
         self._groups: dict[object, float] = {}
         for time in measurement.group_time:
@@ -142,10 +142,16 @@ class Claims:
         return int(total) or None
 
 
-def _exposed_of(measurement: Measurement, ranks: tuple[int, ...]) -> float:
-    """Mean exposed communication of a step on these ranks; on all where the trace doesn't tell its rank."""
-    own = [row.exposed_comm_ns for row in measurement.time if not ranks or row.rank in ranks]
-    return sum(own) / len(own) if own else 0.0
+def _exposed_by_class(measurement: Measurement, classes: Mapping[int, tuple[int, ...]]) -> dict[int, float]:
+    """Mean exposed communication of a step of each class; of all steps where the trace doesn't tell its rank."""
+    by_rank: dict[int | None, list[int]] = {}
+    for row in measurement.time:
+        by_rank.setdefault(row.rank, []).append(row.exposed_comm_ns)
+    exposed = {}
+    for number, ranks in classes.items():
+        own = [value for rank in (ranks or by_rank) for value in by_rank.get(rank, ())]
+        exposed[number] = sum(own) / len(own) if own else 0.0
+    return exposed
 
 
 def finding(code: Code, message: str, **fields: object) -> Finding:

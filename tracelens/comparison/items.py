@@ -73,10 +73,10 @@ def _stages(ranks: tuple[int, ...], layout: Layout) -> dict[int | None, tuple[in
     if layout.pp == 1:
         return {None: ranks}
     per_stage = layout.world_size // layout.pp
-    stages: dict[int | None, tuple[int, ...]] = {}
+    stages: dict[int, list[int]] = {}
     for rank in ranks:
-        stages[rank // per_stage] = (*stages.get(rank // per_stage, ()), rank)
-    return stages or {None: ()}
+        stages.setdefault(rank // per_stage, []).append(rank)
+    return {stage: tuple(members) for stage, members in stages.items()} or {None: ()}
 
 
 def _items_of_class(measurement: Measurement, number: int, groups: Mapping[str, Group]) -> Iterable[Item]:
