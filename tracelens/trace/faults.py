@@ -104,6 +104,32 @@ def check_steps(calls: pl.DataFrame, steps: Sequence[StepSpan], *, marked: bool)
     return [("calls-outside-steps", f"{outside} of {len(calls)} calls were issued outside of all steps")]
 
 
+_LONG = 1.25
+"""How much more compute than any other step the last one must hold to be told."""
+
+
+def check_last_step(budget: pl.DataFrame, steps: Sequence[StepSpan]) -> list[Told]:
+    """Whether the window of the last step also holds the end of the step before.
+
+    GPU time is cut at the first kernel of each step. Where a step launches its first kernel early (input that is
+    prefetched on a stream of its own), each window begins in the step before, and the last holds what is left over.
+
+    Args:
+        budget: `summary.BUDGET`.
+        steps: of the trace.
+    """
+    if len(budget) < 3 or budget["step"][-1] != len(steps) - 1:
+        return []
+    compute, span = budget["compute_ns"].to_list(), budget["span_ns"].to_list()
+    if compute[-1] < _LONG * max(compute[:-1]) or span[-1] < _LONG * max(span[:-1]):
+        return []
+    message = (
+        f"the last step holds {compute[-1] / max(compute[:-1]):.2f} times the compute of any other: its window reaches "
+        f"to the end of the recording; leave it out of the means with --steps"
+    )
+    return [("last-step-long", message)]
+
+
 def _repetitions(calls: pl.DataFrame) -> int | None:
     """How often the calls of the first marked step repeat over the whole recording; None when they do not."""
     rows = calls.select(pl.struct("primitive", "group", "payload_bytes").hash().alias("row"), "step")

@@ -18,7 +18,7 @@ from tracelens.trace.columns import Collector, Events
 from tracelens.trace.communicators import name_by_stream
 from tracelens.trace.decode import Decoded, Reader
 from tracelens.trace.discover import rank_from_name
-from tracelens.trace.faults import Told, check_steps, drop_misplaced, refuse_merged
+from tracelens.trace.faults import Told, check_last_step, check_steps, drop_misplaced, refuse_merged
 from tracelens.trace.groups import configured_groups
 from tracelens.trace.kernels import Family
 from tracelens.trace.link import Link, classify_gpu, drop_duplicates, link_kernels
@@ -103,6 +103,8 @@ class _Summarizer:
         kernels, links = _finish_kernels(comm, links, calls, events)
         covered = timeline.union_of(timeline.computing(gpu, "start_ns", "end_ns"))
         comm_time = timeline.union_of(comm)
+        budget = timeline.budget_steps(steps, comm_time, covered, timeline.union_of(timeline.moving(gpu)))
+        self._tell(check_last_step(budget, steps))
         return RankSummary(
             head=self._head(gpu, steps, groups, comm_time, covered),
             calls=calls,
@@ -110,7 +112,7 @@ class _Summarizer:
             links=links,
             segments=timeline.cut_segments(kernels, covered),
             compute=timeline.compute_between_calls(gpu, calls),
-            budget=timeline.budget_steps(steps, comm_time, covered, timeline.union_of(timeline.moving(gpu))),
+            budget=budget,
             shapes=_shapes(events),
             matmuls=timeline.time_matmuls(gpu, comm_time, events),
         )
