@@ -59,11 +59,16 @@ def measured_units(measurement: Measurement, layout: Layout) -> tuple[Unit, ...]
     """Each class of ranks, cut by pipeline rank, with its calls; pp is the outermost axis in all frameworks."""
     groups = {group.id: group for group in measurement.groups}
     classes: dict[int, tuple[int, ...]] = {}
+    traffic: dict[int, list[Traffic]] = {}
     for row in measurement.traffic:
         classes.setdefault(row.rank_class, row.ranks)
+        traffic.setdefault(row.rank_class, []).append(row)
+    sizes: dict[int, list[SizeRow]] = {}
+    for size in measurement.sizes:
+        sizes.setdefault(size.rank_class, []).append(size)
     units = []
     for number, ranks in classes.items():
-        items = tuple(_items_of_class(measurement, number, groups))
+        items = tuple(_items_of_class(sizes.get(number, []), traffic[number], groups))
         for stage, members in _stages(ranks, layout).items():
             units.append(Unit(rank_class=number, stage=stage, ranks=members, measured=items))
     return tuple(units)
@@ -79,14 +84,14 @@ def _stages(ranks: tuple[int, ...], layout: Layout) -> dict[int | None, tuple[in
     return {stage: tuple(members) for stage, members in stages.items()} or {None: ()}
 
 
-def _items_of_class(measurement: Measurement, number: int, groups: Mapping[str, Group]) -> Iterable[Item]:
+def _items_of_class(
+    sizes: Sequence[SizeRow], traffic: Sequence[Traffic], groups: Mapping[str, Group]
+) -> Iterable[Item]:
     """The calls of a class by size; rows of traffic, whose sizes are unknown, where no sizes are kept."""
-    sizes = [row for row in measurement.sizes if row.rank_class == number]
     if sizes:
         yield from (_sized_item(row, groups) for row in sizes)
         return
-    calls = [row for row in measurement.traffic if row.rank_class == number and row.calls_per_step.max]
-    yield from (_traffic_item(row, groups) for row in calls)
+    yield from (_traffic_item(row, groups) for row in traffic if row.calls_per_step.max)
 
 
 def _mesh(group: str | None, groups: Mapping[str, Group]) -> tuple[Mesh | None, Axis | None]:
