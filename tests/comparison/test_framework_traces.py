@@ -240,3 +240,14 @@ def test_a_step_that_was_cut_off_is_the_reason_for_fewer_calls(shared_traces: Pa
     reasons = {row.why for row in comparison.rows if row.verdict is Verdict.less}
     assert reasons
     assert all("a step is cut: it holds 0 calls" in (why or "") for why in reasons)
+
+
+@pytest.mark.parametrize(("rank", "stage"), [(0, 0), (3, 1), (7, 3)])
+def test_a_rank_that_is_unknown_takes_the_stage_that_fits(shared_traces: Path, rank: int, stage: int) -> None:
+    side = read_case(case_folder(shared_traces, "mg_pp4_1f1b_tp2"))
+    one = next(one for one in side.summaries if one.rank == rank)
+    nameless = replace(one, head=msgspec.structs.replace(one.head, rank=None))
+    comparison = compare(measure([nameless]), stated(shared_traces, "mg_pp4_1f1b_tp2"))
+    assert differences(comparison) == []
+    # stages 1 and 2 send the same
+    assert {row.stage for row in comparison.rows} == {stage}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tracelens.collectives import Primitive
@@ -109,7 +109,7 @@ def _join_unit(measurement: Measurement, unit: Unit, ledger: Ledger, tolerance: 
     for stage in stages:
         predicted = predicted_items(ledger, stage)
         candidates += [
-            JoinedUnit(unit, tuple(join(predicted, measured, tolerance)))
+            JoinedUnit(replace(unit, stage=stage), tuple(join(predicted, measured, tolerance)))
             for measured in place_groups(unit.measured, predicted, measurement.groups)
         ]
     return min(candidates, key=lambda one: residual_bytes([one]))
