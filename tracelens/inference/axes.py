@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job, Sighting, main_kind
-from tracelens.inference.roles import UNDECIDED, Role, sizeable
+from tracelens.inference.uses import UNDECIDED, Role, sizeable
 from tracelens.results import Finding, InferredAxis
 from tracelens.topology import Axis
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tracelens.inference.observations import Call, GroupView, RankView
-from tracelens.inference.roles import Role, Use, find_uses
+from tracelens.inference.roles import find_uses
+from tracelens.inference.uses import Role, Use
 from tracelens.results import Finding, Phase
 
 

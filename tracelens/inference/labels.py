@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tracelens.inference.infer import Reasoning
-from tracelens.inference.roles import Role
+from tracelens.inference.uses import Role
 from tracelens.measurement.axes import label_groups
 from tracelens.results import Group, Inference, Measurement
 from tracelens.topology import Axis

@@ -9,7 +9,7 @@ from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job
 from tracelens.inference.observations import GroupView, RankView
-from tracelens.inference.roles import Role
+from tracelens.inference.uses import Role
 from tracelens.results import Finding
 from tracelens.topology import Axis
 

@@ -11,8 +11,8 @@ from tracelens.inference.axes import DataParallel
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job
 from tracelens.inference.observations import Call, RankView
-from tracelens.inference.roles import Role
 from tracelens.inference.schedule import count_rounds
+from tracelens.inference.uses import Role
 from tracelens.results import Phase
 
 P = Primitive

@@ -7,7 +7,7 @@ from collections import Counter
 from tracelens.collectives import Primitive
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job, main_kind
-from tracelens.inference.roles import UNDECIDED, Role
+from tracelens.inference.uses import UNDECIDED, Role
 from tracelens.results import Phase
 
 P = Primitive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.collectives import Primitive
 from tracelens.inference.job import Job
-from tracelens.inference.roles import Role
+from tracelens.inference.uses import Role
 from tracelens.results import Phase, PrimitiveShare, Workload
 
 P = Primitive
