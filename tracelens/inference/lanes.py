@@ -234,7 +234,7 @@ def _is_split(view: RankView, calls: Sequence[Call], sends: Sequence[tuple[int, 
     for call in calls:
         kind = kinds.get(call.index)
         if kind is not None:
-            gaps = [g for g in view.gaps if last <= g.after < call.index and (g.thread == own) == (kind is F)]
+            gaps = [g for g in view.gaps_between(last, call.index) if (g.thread == own) == (kind is F)]
             work[kind].append(sum(g.matmul_ns for g in gaps))
         last = call.index
     late = [g.matmul_ns for g in view.gaps if g.thread != own]

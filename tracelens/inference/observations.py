@@ -7,9 +7,11 @@ may not be used.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -135,7 +137,17 @@ class RankView:
     labels: tuple[str, ...] = ()
     by_group: Mapping[int, tuple[Call, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
+    def _gaps_in_order(self) -> tuple[tuple[Gap, ...], list[int]]:
+        ordered = tuple(sorted(self.gaps, key=lambda gap: (gap.after, gap.end_ns)))
+        return ordered, [gap.after for gap in ordered]
+
+    def gaps_between(self, first: int, last: int) -> tuple[Gap, ...]:
+        """Compute launched after call `first` (itself included) and before call `last`, in the order of its end."""
+        ordered, places = self._gaps_in_order
+        return ordered[bisect_left(places, first) : bisect_left(places, last)]
+
+    @cached_property
     def first_backward(self) -> int:
         """Index of the first call of backward, or of the call before its first compute; past the end without one.
 

@@ -59,4 +59,4 @@ def in_words(number: int | None) -> str:
 
 def matmul_between(view: RankView, first: Call, second: Call) -> int:
     """Time of the matrix products launched between two calls, ns."""
-    return sum(g.matmul_ns for g in view.gaps if first.index <= g.after < second.index)
+    return sum(gap.matmul_ns for gap in view.gaps_between(first.index, second.index))
