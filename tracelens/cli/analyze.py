@@ -22,6 +22,7 @@ from tracelens.cli.rendering import write_document
 from tracelens.errors import UsageError
 from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
+from tracelens.inference.workload import time_primitives
 from tracelens.measurement.measure import measure
 from tracelens.report.document import Document, make_document
 from tracelens.report.saved import is_saved, load_document
@@ -56,10 +57,11 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
     )
     reasoning = reason(summaries.ranks, blind=blind)
     labelled = label_measurement(measurement, reasoning)
+    inference = time_primitives(reasoning.inference, measurement)
     document = make_document(
         labelled,
-        inference=reasoning.inference,
-        findings=find(labelled, reasoning.inference),
+        inference=inference,
+        findings=find(labelled, inference),
     )
     write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=summaries.ranks)
 

@@ -185,7 +185,11 @@ def _count_microbatches(job: Job, case: Case) -> None:
     if len(counts) == 1:
         rounds, certainty = next(iter(counts.items()))
         case.solve("num_microbatches")
-        why = f"forward and backward alternate {rounds} times in a step"
+        why = (
+            "forward and backward come once in a step"
+            if rounds == 1
+            else f"forward and backward alternate {rounds} times"
+        )
         case.decide("num_microbatches", rounds, certainty, why)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tracelens.collectives import Primitive
+import msgspec
+
+from tracelens.collectives import DTYPE_BYTES, Primitive, wire_bytes
 from tracelens.inference.job import Job
 from tracelens.inference.uses import Role
-from tracelens.results import Phase, PrimitiveShare, Workload
+from tracelens.results import Inference, Measurement, PrimitiveShare, Workload
 
 P = Primitive
 
@@ -38,10 +40,23 @@ _POINTS_AT: dict[Primitive, str] = {
 }
 
 
+def time_primitives(inference: Inference, measurement: Measurement) -> Inference:
+    """The shares of the primitives with their part of the time that communication is busy, all rows together."""
+    busy: dict[Primitive, int] = {}
+    for row in measurement.traffic:
+        busy[row.primitive] = busy.get(row.primitive, 0) + (row.busy_ns_per_step or 0) * max(1, len(row.ranks))
+    total = sum(busy.values())
+    if not total:
+        return inference
+    shares = tuple(
+        msgspec.structs.replace(share, busy_pct=round(100 * busy.get(share.primitive, 0) / total, 2))
+        for share in inference.primitives
+    )
+    return msgspec.structs.replace(inference, primitives=shares)
+
+
 def share_primitives(job: Job) -> tuple[PrimitiveShare, ...]:
     """The share of each primitive in the wire bytes, as the article's summary has it."""
-    from tracelens.collectives import DTYPE_BYTES, wire_bytes
-
     sums: dict[Primitive, float] = {}
     for view in job.views:
         for c in view.calls:
@@ -61,8 +76,3 @@ def share_primitives(job: Job) -> tuple[PrimitiveShare, ...]:
         for primitive, amount in sorted(sums.items(), key=lambda item: -item[1])
         if primitive in _POINTS_AT
     )
-
-
-def has_phase(job: Job, phase: Phase) -> bool:
-    """Whether any call lies in a phase."""
-    return any(c.phase is phase for c in job.calls())

@@ -9,6 +9,7 @@ from typing import Any
 from tracelens.report.lines import PLAIN, TITLE, Line, note, titled_table
 from tracelens.report.table import WIDTH, Column, printable
 from tracelens.results import Inference, InferredConfig
+from tracelens.units import UNKNOWN
 
 _COLUMNS = [
     Column("field", is_name=True),
@@ -18,7 +19,9 @@ _COLUMNS = [
 ]
 _FOLLOWS = frozenset({"param_shard_degree", "grad_shard_degree", "optim_shard_degree", "world_size"})
 """Fields that follow from others: shown with --explain."""
-_BECAUSE = 54
+_LEAST_EVIDENCE = 30
+_BETWEEN = 8
+"""Indent and gaps of the table."""
 
 
 def inference_lines(inference: Inference | None, *, explain: bool = False) -> list[Line]:
@@ -62,8 +65,16 @@ def _rows(inference: Inference, *, explain: bool) -> list[list[str]]:
         if value is None or (not explain and (name in _FOLLOWS or _says_little(name, value))):
             continue
         reason = (because.get(name) or ("",))[0]
-        rows.append([name, _word(value), f"{inference.confidence.get(name, 0):.2f}", _shortened(reason)])
-    return rows
+        rows.append([name, _word(value), f"{inference.confidence.get(name, 0):.2f}", printable(reason)])
+    return _fitted(rows)
+
+
+def _fitted(rows: list[list[str]]) -> list[list[str]]:
+    """Evidence cut at its end to what the other columns leave: it begins with what matters."""
+    titles = [column.title for column in _COLUMNS]
+    taken = sum(max(len(row[index]) for row in (titles, *rows)) for index in range(3))
+    room = max(_LEAST_EVIDENCE, WIDTH - _BETWEEN - taken)
+    return [[*row[:3], row[3] if len(row[3]) <= room else row[3][: room - 1].rstrip() + "…"] for row in rows]
 
 
 def _says_little(name: str, value: Any) -> bool:
@@ -73,11 +84,6 @@ def _says_little(name: str, value: Any) -> bool:
 
 def _word(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def _shortened(text: str) -> str:
-    plain = printable(text)
-    return plain if len(plain) <= _BECAUSE else plain[: _BECAUSE - 1].rstrip() + "…"
 
 
 def _choices(values: Sequence[Any]) -> str:
@@ -100,16 +106,16 @@ def _evidence(inference: Inference) -> list[Line]:
 def _primitives(inference: Inference) -> list[Line]:
     if not inference.primitives:
         return []
-    columns = [Column("primitive", is_name=True), Column("bytes"), Column("points at", is_name=True)]
+    columns = [Column("primitive", is_name=True), Column("bytes"), Column("time"), Column("points at", is_name=True)]
     rows = [
-        [
-            str(share.primitive),
-            "?" if share.wire_bytes_pct is None else f"{share.wire_bytes_pct:.1f} %",
-            share.points_at,
-        ]
+        [str(share.primitive), _percent(share.wire_bytes_pct), _percent(share.busy_pct), share.points_at]
         for share in inference.primitives
     ]
     return titled_table("What each primitive points at", columns, rows)
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.1f} %"
 
 
 def _wrapped(text: str) -> list[Line]:
