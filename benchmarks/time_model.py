@@ -1,7 +1,8 @@
 """The time model against published step times, one row each: prediction, published value, error.
 
 No rate is solved for (though what is modelled was chosen with these rows in view): the clusters are data sheets and
-the rates that cuBLAS and NCCL commonly reach. Run with `python benchmarks/time_model.py`. Sources of the rows are named beside them.
+the rates that cuBLAS and NCCL commonly reach. Run with `python benchmarks/time_model.py`. Sources of the rows are
+named beside them.
 """
 
 from __future__ import annotations

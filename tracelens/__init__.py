@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tracelens.compared import Comparison
     from tracelens.comparison.compare import Expectation, compare
     from tracelens.errors import TraceLensError
     from tracelens.inference.infer import infer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens.ledger.predict import predict
     from tracelens.ledger.results import Ledger
     from tracelens.measurement.measure import measure
-    from tracelens.results import Comparison, Inference, Measurement
+    from tracelens.results import Inference, Measurement
     from tracelens.summary import RankSummary
     from tracelens.trace.summarize import summarize
 
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Comparison": "tracelens.results",
+    "Comparison": "tracelens.compared",
     "Expectation": "tracelens.comparison.compare",
     "Inference": "tracelens.results",
     "Layout": "tracelens.ledger.layout",

@@ -16,9 +16,10 @@ from tracelens.checks.facts import Facts
 from tracelens.checks.limits import check
 from tracelens.checks.policy import Expect, Level, Limits, OverlapLimits, Policy, TimeLimits, TrafficLimits
 from tracelens.collectives import Primitive
+from tracelens.compared import Comparison
 from tracelens.errors import Severity
 from tracelens.many_ranks import Cause, LastArrival, Skew
-from tracelens.results import Comparison, Inference, Measurement, Overlap
+from tracelens.results import Inference, Measurement, Overlap
 from tracelens.topology import Axis
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.comparison.cases import CASES, case_folder, read_case, stated, stated_model
 from tests.ledger.test_framework_traces import LAYOUTS
 from tracelens.cli.diff import compare_with_ledger
+from tracelens.compared import Comparison, Verdict
 from tracelens.comparison.compare import Expectation, compare
 from tracelens.comparison.solve import settle_layout
 from tracelens.errors import UsageError
@@ -23,7 +24,7 @@ from tracelens.ledger.layout import Framework, Layout, Recompute
 from tracelens.ledger.options import NativeOptions
 from tracelens.ledger.predict import predict
 from tracelens.measurement.measure import measure
-from tracelens.results import CallsPerStep, Comparison, Measurement, SizeRow, Verdict
+from tracelens.results import CallsPerStep, Measurement, SizeRow
 
 EXPERTS = {"ep8_dropless"}
 """Mixtures of experts can't be solved from matrix products: their products have as many rows as tokens came."""

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.collectives import Primitive
+from tracelens.compared import Verdict
 from tracelens.comparison.items import Item
 from tracelens.comparison.join import join
 from tracelens.comparison.reasons import cut_step
-from tracelens.results import Phase, Verdict
+from tracelens.results import Phase
 from tracelens.topology import Mesh
 
 TP: Mesh = ((8, 1),)

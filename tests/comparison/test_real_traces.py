@@ -8,12 +8,12 @@ import pytest
 
 from tests.comparison.cases import read_case
 from tracelens.cli.diff import compare_with_ledger
+from tracelens.compared import Verdict
 from tracelens.comparison.compare import Expectation, compare
 from tracelens.comparison.solve import settle_layout
 from tracelens.errors import UsageError
 from tracelens.ledger.layout import Framework, Layout
 from tracelens.ledger.model import ModelSpec, Norm
-from tracelens.results import Verdict
 
 # Megatron-LM's examples/run_simple_mcore_train_loop.py: two layers of hidden size 12, 64 tokens, a batch of 8
 SIMPLE_LOOP = ModelSpec(

@@ -9,9 +9,10 @@ import pytest
 
 from tests.report.build import MIB, MS, a_group, a_row, a_run, a_step
 from tracelens.collectives import Primitive
+from tracelens.compared import RunRow, TimeVerdict, Verdict
 from tracelens.comparison.runs import bucket_of, compare_runs, judge_time
 from tracelens.errors import InputError
-from tracelens.results import CallsPerStep, Measurement, Phase, RunRow, SizeRow, TimeVerdict, Verdict
+from tracelens.results import CallsPerStep, Measurement, Phase, SizeRow
 
 GROUP = a_group((0, 1), "1")
 CALLS = CallsPerStep(min=8, median=8, max=8, mean=8)

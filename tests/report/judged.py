@@ -10,26 +10,28 @@ from tests.report.build import MIB, MS, ordinary_document
 from tests.report.test_pipeline import a_run, a_stage
 from tests.report.test_waiting import a_last, a_link, a_skew
 from tracelens.collectives import Primitive
+from tracelens.compared import (
+    Comparison,
+    ComparisonRow,
+    ExampleCall,
+    MetricChange,
+    RunComparison,
+    RunRow,
+    TimeVerdict,
+    Verdict,
+)
 from tracelens.errors import Severity
 from tracelens.many_ranks import Dilation, Pipeline, Routing
 from tracelens.report.document import Document
 from tracelens.results import (
     CallsPerStep,
-    Comparison,
-    ComparisonRow,
-    ExampleCall,
     FieldEvidence,
     Finding,
     Inference,
     InferredConfig,
-    MetricChange,
     Phase,
     PrimitiveShare,
-    RunComparison,
-    RunRow,
     SizeRow,
-    TimeVerdict,
-    Verdict,
 )
 from tracelens.topology import Axis
 

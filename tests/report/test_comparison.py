@@ -6,23 +6,22 @@ import pytest
 
 from tests.report.build import a_document
 from tracelens.collectives import Primitive
-from tracelens.errors import Severity
-from tracelens.report.comparison import comparison_lines, percent_down, percent_up
-from tracelens.report.findings import finding_lines
-from tracelens.report.table import WIDTH
-from tracelens.report.terminal import render_text
-from tracelens.results import (
+from tracelens.compared import (
     Comparison,
     ComparisonRow,
     ExampleCall,
-    Finding,
     MetricChange,
-    Phase,
     RunComparison,
     RunRow,
     TimeVerdict,
     Verdict,
 )
+from tracelens.errors import Severity
+from tracelens.report.comparison import comparison_lines, percent_down, percent_up
+from tracelens.report.findings import finding_lines
+from tracelens.report.table import WIDTH
+from tracelens.report.terminal import render_text
+from tracelens.results import Finding, Phase
 from tracelens.topology import Axis
 
 

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from tracelens.checks.codes import ABOUT, Code
 from tracelens.collectives import Primitive
-from tracelens.results import Comparison, Finding, Group, Inference, Measurement, SizeRow, Traffic
+from tracelens.compared import Comparison
+from tracelens.results import Finding, Group, Inference, Measurement, SizeRow, Traffic
 from tracelens.topology import Axis
 
 _FLOATS = frozenset({"fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2"})

@@ -19,8 +19,9 @@ from tracelens.checks.placement import (
     find_unsized_traffic,
 )
 from tracelens.checks.waiting import find_large_bubble, find_slow_links, find_unequal_experts
+from tracelens.compared import Comparison
 from tracelens.errors import Severity
-from tracelens.results import Comparison, Finding, Inference, Measurement
+from tracelens.results import Finding, Inference, Measurement
 
 FINDERS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     find_tp_across_nodes,

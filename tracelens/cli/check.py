@@ -30,9 +30,9 @@ from tracelens.cli.options import (
 from tracelens.cli.output import Output, refuse_overwrite, replacing
 from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_runs, read_side
+from tracelens.compared import Comparison
 from tracelens.errors import InputError, Severity, UsageError
 from tracelens.report.document import make_document
-from tracelens.results import Comparison
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_POLICY = "tracelens.toml"

@@ -23,6 +23,7 @@ from tracelens.cli.options import (
 from tracelens.cli.output import Output
 from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_side, with_paths
+from tracelens.compared import Comparison, RunComparison
 from tracelens.comparison.compare import Expectation, check_world, compare
 from tracelens.comparison.examples import add_examples
 from tracelens.comparison.expectation import (
@@ -38,7 +39,6 @@ from tracelens.errors import UsageError
 from tracelens.ledger.layout import Layout
 from tracelens.ledger.model_source import load_model
 from tracelens.report.document import make_document
-from tracelens.results import Comparison, RunComparison
 
 DEFAULT_TOLERANCE = 0.01
 F = TypeVar("F", bound=Callable[..., Any])

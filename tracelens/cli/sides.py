@@ -10,12 +10,13 @@ import msgspec
 
 from tracelens.cli.options import Measuring, Reading
 from tracelens.cli.reading import read
+from tracelens.compared import Comparison, RunComparison
 from tracelens.errors import UsageError
 from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
 from tracelens.measurement.measure import measure
 from tracelens.report.saved import is_saved, load_document, measurement_of
-from tracelens.results import Comparison, Inference, Measurement, RunComparison
+from tracelens.results import Inference, Measurement
 from tracelens.summary import RankSummary
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tracelens.collectives import Primitive
+from tracelens.compared import Comparison, ComparisonRow, Verdict
 from tracelens.comparison.items import Item, Unit, measured_units, place_groups, predicted_items
 from tracelens.comparison.join import Pair, join
 from tracelens.comparison.reasons import Explanation, explain_differences
@@ -16,7 +17,7 @@ from tracelens.ledger.layout import Layout
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.predict import predict
 from tracelens.ledger.results import Ledger
-from tracelens.results import Comparison, ComparisonRow, Measurement, Phase, Verdict
+from tracelens.results import Measurement, Phase
 from tracelens.topology import Axis, Mesh
 
 Origin = Literal["given", "metadata", "inferred"]

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import polars as pl
 
-from tracelens.results import Comparison, ComparisonRow, ExampleCall, Group, Phase, Verdict
+from tracelens.compared import Comparison, ComparisonRow, ExampleCall, Verdict
+from tracelens.results import Group, Phase
 from tracelens.summary import RankSummary
 
 MOST_EXAMPLES = 20

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tracelens.compared import Verdict
 from tracelens.comparison.items import Item
-from tracelens.results import Verdict
 
 SMALLEST_BYTES = 1024
 """Bytes that may always differ, so that a counter or two don't spoil a row."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tracelens.compared import Verdict
 from tracelens.comparison.alternatives import Alternative, list_alternatives
 from tracelens.comparison.items import Unit
 from tracelens.comparison.join import Pair, same_bytes, same_calls
 from tracelens.errors import TraceLensError
 from tracelens.ledger.layout import Layout
 from tracelens.ledger.model import ModelSpec
-from tracelens.results import Verdict
 
 MOST_CHANGES = 6
 """How many alternatives may be put on top of one another."""

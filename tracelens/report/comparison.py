@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor
 
-from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, remark, titled_table
-from tracelens.report.table import Column
-from tracelens.results import (
+from tracelens.compared import (
     Comparison,
     ComparisonRow,
     ExampleCall,
@@ -17,6 +15,8 @@ from tracelens.results import (
     TimeVerdict,
     Verdict,
 )
+from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, remark, titled_table
+from tracelens.report.table import Column
 from tracelens.topology import format_mesh, format_ranks
 from tracelens.units import UNKNOWN, format_bytes, format_time
 

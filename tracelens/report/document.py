@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tracelens import __version__
+from tracelens.compared import Comparison, RunComparison
 from tracelens.many_ranks import Clock, Dilation, LinkUse, Pipeline, Routing, Skew
 from tracelens.results import (
-    Comparison,
     Finding,
     Group,
     GroupTime,
@@ -15,7 +15,6 @@ from tracelens.results import (
     Measurement,
     Overlap,
     Run,
-    RunComparison,
     SizeRow,
     StepTime,
     Traffic,

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from tracelens.compared import Comparison
 from tracelens.errors import Severity
 from tracelens.report.document import Document
 from tracelens.report.headline import describe_run
 from tracelens.report.sections_compared import describe_difference, differences
 from tracelens.report.table import printable
 from tracelens.report.verdict import Status, fails_by_comparison, summarize_verdict
-from tracelens.results import Comparison, Finding
+from tracelens.results import Finding
 
 MOST_ANNOTATIONS = 10
 """Of each kind and step; GitHub drops what is beyond."""

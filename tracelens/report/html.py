@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tracelens.compared import Comparison, ComparisonRow, RunComparison
 from tracelens.report import charts, charts_ranks, charts_time, sections, sections_compared, sections_ranks
 from tracelens.report.comparison import percent_down, percent_up
 from tracelens.report.document import Document
@@ -25,7 +26,7 @@ from tracelens.report.tiles import make_tiles
 from tracelens.report.timeline import StepTimeline
 from tracelens.report.verdict import summarize_verdict
 from tracelens.report.waiting import dilation_lines, routing_lines
-from tracelens.results import Comparison, ComparisonRow, Inference, RunComparison
+from tracelens.results import Inference
 from tracelens.units import UNKNOWN, format_percent
 
 if TYPE_CHECKING:

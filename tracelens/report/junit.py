@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from tracelens.compared import Comparison, ComparisonRow, RunComparison, RunRow, TimeVerdict, Verdict
 from tracelens.errors import Severity
 from tracelens.report.comparison import merge_rows
 from tracelens.report.document import Document
 from tracelens.report.sections_compared import describe_difference, format_place
 from tracelens.report.table import as_text, printable
 from tracelens.report.verdict import fails_by_comparison
-from tracelens.results import Comparison, ComparisonRow, Finding, RunComparison, RunRow, TimeVerdict, Verdict
+from tracelens.results import Finding
 from tracelens.units import format_bytes
 
 

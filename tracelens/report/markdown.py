@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from tracelens.compared import Comparison, RunComparison
 from tracelens.report.document import Document
 from tracelens.report.families import Family, find_families, find_owners, total_families
 from tracelens.report.headline import describe_coverage, describe_run, describe_spread
@@ -32,7 +33,7 @@ from tracelens.report.sections_ranks import problems_table, skew_table
 from tracelens.report.table import printable
 from tracelens.report.tiles import make_tiles
 from tracelens.report.verdict import summarize_verdict
-from tracelens.results import Comparison, Finding, RunComparison
+from tracelens.results import Finding
 
 MOST_CHARACTERS = 60_000
 """GitHub refuses a comment of more than 65,536 characters; a job summary may be longer."""

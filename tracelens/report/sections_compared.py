@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracelens.compared import Comparison, ComparisonRow, ExampleCall, RunComparison, RunRow, Verdict
 from tracelens.report.comparison import merge_rows
 from tracelens.report.sections import Cell, Table, count, name, number_columns, size, table_of, text_columns, time
-from tracelens.results import Comparison, ComparisonRow, ExampleCall, RunComparison, RunRow, Verdict
 from tracelens.topology import format_mesh, format_ranks
 from tracelens.units import UNKNOWN, format_bytes, format_time
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from tracelens.compared import Comparison
 from tracelens.report.charts import count_ranks, members_of_classes
 from tracelens.report.comparison import percent_down, percent_up
 from tracelens.report.document import Document
-from tracelens.results import Comparison
 from tracelens.units import UNKNOWN, format_bytes, format_percent, format_time
 
 

@@ -6,11 +6,11 @@ from enum import StrEnum
 
 import msgspec
 
+from tracelens.compared import Comparison, RunComparison
 from tracelens.errors import Severity
 from tracelens.report.comparison import percent_down
 from tracelens.report.document import Document
 from tracelens.report.lines import plural
-from tracelens.results import Comparison, RunComparison
 
 
 class Status(StrEnum):
