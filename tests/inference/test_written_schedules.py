@@ -110,6 +110,15 @@ def test_ranks_of_two_jobs_are_a_finding() -> None:
     second, _ = deepspeed(1, 16, 1)
     found = infer([*first, *second])
     assert "ranks-contradict" in [finding.code for finding in found.findings]
+    assert found.undetermined["world_size"] == (8, 16)
+
+
+def test_ranks_of_two_layouts_of_one_world_are_no_average() -> None:
+    first, second = Megatron(tp=2, dp=8), Megatron(tp=4, dp=4)
+    found = infer([first.step(0).summary(), second.step(5).summary()], blind=True)
+    assert "ranks-contradict" in [finding.code for finding in found.findings]
+    assert found.config.tp is None
+    assert found.undetermined["tp"] == (2, 4)
 
 
 def test_no_calls_at_all_leave_the_layout_open() -> None:

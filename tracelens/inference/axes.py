@@ -49,25 +49,44 @@ def find_axes(job: Job, case: Case) -> DataParallel:
 
     The world is the product tp · pp · cp · dp; experts divide the same ranks a second way.
     """
-    if job.world is not None:
+    worlds = {view.world_size for view in job.views if view.world_size is not None}
+    if len(worlds) > 1:
+        _report_contradiction(job, case, "world_size", worlds)
+    elif job.world is not None:
         case.decide("world_size", job.world, 0.999, f"the traces tell a world of {job.world}")
-        if len({v.world_size for v in job.views if v.world_size is not None}) > 1:
-            _report_two_jobs(job)
     for name, role in (("tp", Role.tensor), ("cp", Role.context), ("ep", Role.experts)):
         _decide_size(case, name, main_kind(job.sightings(role)))
+        sizes = _sizes_by_rank(job, role)
+        if len(sizes) > 1:
+            _report_contradiction(job, case, name, sizes)
     _decide_pipeline(job, case)
     data = find_data_parallel(job, case)
     _close_product(job, case, data)
     return data
 
 
-def _report_two_jobs(job: Job) -> None:
-    worlds = sorted({v.world_size for v in job.views if v.world_size is not None})
+def _sizes_by_rank(job: Job, role: Role) -> set[int]:
+    """The size of the main group with a role on each rank that has one: one size, in one job."""
+    sizes: set[int] = set()
+    for view in job.views:
+        own = main_kind([s for s in job.sightings(role) if s.view is view])
+        if own and own[0].group.size is not None and own[0].use.detail != UNDECIDED:
+            sizes.add(own[0].group.size)
+    return sizes
+
+
+def _report_contradiction(job: Job, case: Case, name: str, sizes: Iterable[int]) -> None:
+    """Ranks that tell of different layouts are a finding, and leave the field open: no average of two jobs."""
+    told = " and ".join(map(str, sorted(sizes)))
+    case.contradict(name, sorted(sizes), f"ranks tell of {told}")
+    case.would_decide.setdefault("the traces of one job")
+    for follows in ("dp", "dp_shard", "dp_replicate"):
+        case.contradict(follows, (), f"{name} is contradicted")
     job.findings.append(
         Finding(
             code="ranks-contradict",
             severity=Severity.error,
-            message=f"the traces tell of different jobs: worlds of {', '.join(map(str, worlds))}",
+            message=f"the traces tell of different jobs: {name} of {told}",
             hint="give the traces of one job",
         )
     )

@@ -41,6 +41,7 @@ class Case:
     _arguments: dict[str, list[_Argument]] = field(default_factory=dict)
     _doubts: dict[str, tuple[tuple[Any, ...], str]] = field(default_factory=dict)
     _against: dict[str, list[str]] = field(default_factory=dict)
+    _contradicted: set[str] = field(default_factory=set)
     would_decide: dict[str, None] = field(default_factory=dict)
     checked: int = 0
     solved: set[str] = field(default_factory=set)
@@ -54,6 +55,11 @@ class Case:
         self._doubts[name] = (tuple(values), why)
         if would_decide is not None:
             self.would_decide.setdefault(would_decide)
+
+    def contradict(self, name: str, values: Iterable[Any], why: str) -> None:
+        """Say that ranks tell different values of a field: it stays open, whatever is argued."""
+        self.leave(name, values, why)
+        self._contradicted.add(name)
 
     def object_to(self, name: str, why: str) -> None:
         """Note what speaks against the value of a field."""
@@ -80,6 +86,8 @@ class Case:
         """Weigh what was argued about a field."""
         beliefs = _beliefs(self._arguments.get(name, ()))
         doubt = self._doubts.get(name)
+        if name in self._contradicted:
+            return Verdict(None, None, () if doubt is None else doubt[0])
         if not beliefs:
             return Verdict(None, None, () if doubt is None else doubt[0])
         (value, best), *others = sorted(beliefs.items(), key=lambda item: -item[1])
