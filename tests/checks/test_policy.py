@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.checks.policy import Expect, Level, Limits, Policy, TimeLimits, load_policy, render_policy
+from tracelens.checks.policy import (
+    Expect,
+    Level,
+    Limits,
+    Policy,
+    TimeLimits,
+    limits_nothing,
+    load_policy,
+    render_policy,
+)
 from tracelens.errors import InputError
 from tracelens.topology import Axis
 
@@ -27,8 +36,14 @@ def test_a_policy_is_read_as_it_is_written(tmp_path: Path) -> None:
     assert load_policy(write(tmp_path, render_policy(policy, {"expect": "the layout"}))) == policy
 
 
-def test_an_empty_policy_is_the_default(tmp_path: Path) -> None:
-    assert load_policy(write(tmp_path, "")) == Policy()
+@pytest.mark.parametrize("text", ["", "schema_version = 1\n", "[expect]\n", "[time]\nrelative = 0.1\n"])
+def test_a_policy_that_limits_nothing_is_known(tmp_path: Path, text: str) -> None:
+    assert limits_nothing(load_policy(write(tmp_path, text)))
+
+
+@pytest.mark.parametrize("text", ["[expect]\ntp = 8\n", "[severity]\ntp-across-nodes = 'error'\n"])
+def test_a_policy_that_limits_anything_is_known_too(tmp_path: Path, text: str) -> None:
+    assert not limits_nothing(load_policy(write(tmp_path, text)))
 
 
 @pytest.mark.parametrize(

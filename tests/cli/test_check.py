@@ -205,3 +205,13 @@ def test_a_place_that_cannot_be_written_is_an_error(traces: Path, tmp_path: Path
     assert "cannot write" in capsys.readouterr().err
     assert run("check", traces, "--write-policy", tmp_path / "none" / "p.toml") == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_policy_that_limits_nothing_is_refused_for_every_run_would_pass(
+    traces: Path, policy: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    empty = tmp_path / "empty.toml"
+    empty.write_text("")
+    assert run("check", traces, "--policy", empty) == 2
+    assert "limits nothing" in capsys.readouterr().err
+    assert run("check", traces, "--policy", empty, "--baseline", policy.with_suffix(".baseline.json")) == 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelens.checks.codes import Code
+from tracelens.checks.codes import ABOUT, Code
 from tracelens.checks.facts import Facts, finding
 from tracelens.collectives import Primitive
+from tracelens.errors import Severity
 from tracelens.results import Finding
 from tracelens.topology import Axis
 from tracelens.units import format_bytes, format_percent, format_time
@@ -47,9 +48,11 @@ def find_groups_of_one(facts: Facts) -> Iterator[Finding]:
     if not rows:
         return
     busy = facts.mean(rows, lambda row: row.busy_ns_per_step)
+    cost = f"take {format_time(busy)}" if busy else "launch no communication kernel"
     yield finding(
         Code.group_of_one,
-        f"{calls:.4g} calls a step in groups of one rank move nothing between GPUs and take {format_time(busy)}",
+        f"{calls:.4g} calls a step in groups of one rank move nothing between GPUs and {cost}",
+        severity=ABOUT[Code.group_of_one].severity if busy else Severity.info,
         hint="leave the parallel wrapper out, or skip the call, where an axis has one rank",
         measured=calls,
         limit=0.0,

@@ -113,6 +113,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """By the word of a finding."""
 
 
+def limits_nothing(policy: Policy) -> bool:
+    """Whether every run would keep the policy: no layout, no reference, no limit and no severity of its own."""
+    default = Policy()
+    parts = ("expect", "reference", "limits", "severity")
+    return all(getattr(policy, part) == getattr(default, part) for part in parts)
+
+
 _SECTIONS: dict[str, type[msgspec.Struct]] = {
     "": Policy,
     "expect": Expect,

@@ -14,7 +14,7 @@ from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, re
 from tracelens.checks.facts import Facts
 from tracelens.checks.find import find
 from tracelens.checks.limits import check, weigh
-from tracelens.checks.policy import Policy, load_policy, nearest, render_policy
+from tracelens.checks.policy import Policy, limits_nothing, load_policy, nearest, render_policy
 from tracelens.checks.propose import COMMENTS, propose_policy
 from tracelens.cli.diff import DEFAULT_TOLERANCE, compare_with_ledger
 from tracelens.cli.layout_options import LAYOUT_NAMES, build_layout
@@ -89,6 +89,11 @@ def command(
         return 0
     policy, folder = _policy(checking.policy)
     baseline = _baseline(checking.baseline, policy, folder)
+    if baseline is None and limits_nothing(policy):
+        raise InputError(
+            f"`{checking.policy or DEFAULT_POLICY}` limits nothing: any run would pass",
+            hint="propose limits from a good run: tracelens check PATH --write-policy FILE.toml, or give --baseline",
+        )
     side = read_side(reading, measuring, blind=blind)
     comparison = _comparison(side, policy, folder)
     facts = Facts(side.measurement, side.inference, comparison)
