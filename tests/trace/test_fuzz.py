@@ -1,6 +1,6 @@
 """Damaged traces: an error that says what is wrong, or a summary that says what is missing; nothing else."""
 
-from __future__ import annotations
+from __future__ import copy
 
 import gzip
 import io
@@ -69,7 +69,7 @@ ODD_NUMBERS = [-1, 0, 2**31, 2**63, 2**64, 10**30, -(10**30), 1e300, -1e300, 1e-
 ODD_TEXTS = ["", "12", "NaN", "\ud800", "\x00", "x" * 5000, "[0, 1, ..., 99999999999999999999]"]
 ODD_VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, *ODD_NUMBERS, *ODD_TEXTS, [], [[]], [1, "a"], {}, {"a": {}}]
-)
+).map(copy.deepcopy)  # a list that is put in for the events is changed later on
 
 
 @st.composite
