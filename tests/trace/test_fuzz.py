@@ -1,7 +1,8 @@
 """Damaged traces: an error that says what is wrong, or a summary that says what is missing; nothing else."""
 
-from __future__ import copy
+from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
