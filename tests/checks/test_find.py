@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from tests.report.build import MS, a_row, a_step, times_of
 from tracelens.checks.codes import ABOUT, Code
 from tracelens.checks.find import FINDERS, find
 from tracelens.collectives import Primitive
+from tracelens.many_ranks import Cause, LastArrival, Skew
 from tracelens.results import Finding, Measurement, Phase
 from tracelens.topology import Axis
 
@@ -57,6 +59,46 @@ def test_every_finder_has_a_case_here() -> None:
 def test_exposed_gradients_are_told_why_they_cannot_hide(changes: dict[str, object], told: str) -> None:
     (finding,) = by_code(job(gradients(SHARD, **changes), groups=(SHARD,)), "TL403")
     assert told in finding.message
+
+
+def a_skew(transfer_ns: int, wait_ns: int, **changes: Any) -> Skew:
+    usual: dict[str, Any] = {
+        "group": SHARD.id,
+        "name": "1",
+        "primitive": "reduce_scatter",
+        "size": 8,
+        "ranks": jobs.RANKS,
+        "pairing": "ordinal",
+        "matched_calls": 10,
+        "partly_matched_calls": 0,
+        "unmatched_calls": 0,
+        "conflicting_calls": 0,
+        "late_profiler_calls": 0,
+        "transfer_ns": transfer_ns,
+        "wait_ns": wait_ns,
+        "behind_receive_ns": 0,
+        "complete": True,
+        "busbw_bytes_per_s": None,
+        "last": None,
+        "waits": (),
+    }
+    return Skew(**(usual | changes))
+
+
+def test_exposed_gradients_that_mostly_wait_are_told_so_and_for_whom() -> None:
+    last = LastArrival(
+        rank=5, calls=9, of=10, systematic=True, late_ns=MS, cause=Cause.compute, cause_ns=MS, late_total_ns=9 * MS
+    )
+    measurement = job(gradients(SHARD), groups=(SHARD,), skew=(a_skew(2 * MS, 6 * MS, last=last),))
+    (finding,) = by_code(measurement, "TL403")
+    assert "75.0 % of the time" in finding.message
+    assert "rank 5 (last in 9 of 10)" in finding.message
+
+
+def test_waiting_that_is_less_than_the_transfer_or_of_another_group_is_no_reason() -> None:
+    for skew in (a_skew(6 * MS, 2 * MS), a_skew(2 * MS, 6 * MS, group="another")):
+        (finding,) = by_code(job(gradients(SHARD), groups=(SHARD,), skew=(skew,)), "TL403")
+        assert "waiting" not in finding.message
 
 
 def test_what_tensor_parallelism_across_nodes_claims_is_its_exposed_time() -> None:

@@ -49,6 +49,9 @@ def find_exposed_dp(facts: Facts) -> Iterator[Finding]:
 
 
 def _why_exposed(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str]:
+    waiting = _mostly_waiting(facts, rows)
+    if waiting is not None:
+        return waiting
     exposed = sum(row.exposed_ns_per_step or 0 for row in rows)
     late = [row for row in rows if row.phase is Phase.optimizer]
     if sum(row.exposed_ns_per_step or 0 for row in late) > 0.5 * exposed:
@@ -80,6 +83,25 @@ def _why_exposed(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str]:
     return (
         "the first gathers and the last reductions have nothing beside them, or compute is too short in between",
         "prefetch the first unit earlier, make the first and last units smaller, or give each rank more to compute",
+    )
+
+
+def _mostly_waiting(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str] | None:
+    """Waiting for a late rank is no transfer: hiding it behind compute would gain nothing."""
+    sent = {(row.group, str(row.primitive)) for row in rows}
+    paired = [one for one in facts.measurement.skew or () if (one.group, one.primitive) in sent]
+    transfer = sum(one.transfer_ns or 0 for one in paired)
+    wait = sum(one.wait_ns or 0 for one in paired)
+    if not transfer or wait <= transfer:
+        return None
+    share = format_percent(wait / (wait + transfer))
+    last = max((one for one in paired if one.last), key=lambda one: one.wait_ns or 0, default=None)
+    late = ""
+    if last is not None and last.last is not None and last.last.systematic:
+        late = f", most often for rank {last.last.rank} (last in {last.last.calls} of {last.last.of})"
+    return (
+        f"{share} of the time of the calls that could be paired across ranks is waiting, not transfer{late}",
+        "find what makes ranks late before you hide communication: the table of transfer and waiting says who and why",
     )
 
 
