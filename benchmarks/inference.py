@@ -34,8 +34,16 @@ Case = tuple[str, Sequence[RankSummary], Mapping[str, Any]]
 def shared_cases(folder: Path) -> Iterator[Case]:
     """Traces with a truth.json beside them."""
     for path in sorted(folder.rglob("truth.json")):
-        truth = json.loads(path.read_text(encoding="utf-8"))["config"]
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        truth = stated["config"] | _tokens(stated.get("micro_batch"), stated.get("seq"))
         yield path.parent.name, _summaries(path.parent), truth
+
+
+def _tokens(micro_batch: int | None, seq_len: int | None) -> dict[str, int]:
+    """Sizes of a micro-batch where they are stated."""
+    if micro_batch is None or seq_len is None:
+        return {}
+    return {"micro_batch": micro_batch, "seq_len": seq_len, "tokens_per_microbatch": micro_batch * seq_len}
 
 
 def fixture_cases() -> Iterator[Case]:
@@ -44,6 +52,7 @@ def fixture_cases() -> Iterator[Case]:
         stated = tomllib.loads(path.read_text(encoding="utf-8"))
         truth = stated.get("config") or _layout_truth(stated)
         if truth:
+            truth |= _tokens(truth.get("micro_batch"), truth.get("seq_len"))
             yield path.parent.name, _summaries(path.parent), truth
 
 

@@ -63,7 +63,9 @@ class Layout:
             "ep": self.ep,
             "dp_shard": 1 if plain else self.dp_shard,
             "dp_replicate": dp if plain else self.dp_replicate,
+            "etp": 1,
             "hidden": self.sizes.hidden,
+            "tokens_per_microbatch": self.sizes.batch * self.sizes.seq,
         }
         if dp * self.cp > 1:
             truth["sharding"] = {"ddp": "none", "none": "none", "zero1": "zero1"}.get(self.data, "zero3")

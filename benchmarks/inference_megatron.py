@@ -25,6 +25,7 @@ class Megatron:
     dp: int = 1
     pp: int = 1
     ep: int = 1
+    etp: int | None = None  # in the order etp-ep-edp; None: experts cut or copied over tp, which can't be told
     vp: int = 1
     microbatches: int = 4
     layers: int = 4  # of a chunk
@@ -33,6 +34,7 @@ class Megatron:
     tokens: int = 512  # of a micro-batch on a context rank
     recompute: bool = False
     distopt: bool = True
+    seq: int | None = None  # with a mask of [b, 1, s, s] handed out
 
     @property
     def world(self) -> int:
@@ -44,10 +46,14 @@ class Megatron:
         many = self.dp * self.cp > 1
         truth: dict[str, object] = {
             "world_size": self.world, "tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp, "ep": self.ep,
-            "num_microbatches": self.microbatches,
+            "num_microbatches": self.microbatches, "tokens_per_microbatch": self.tokens * self.cp,
         }  # fmt: skip
+        if self.etp is not None:
+            truth["etp"] = self.etp
+        if self.seq is not None:
+            truth |= {"seq_len": self.seq, "micro_batch": self.tokens * self.cp // self.seq}
         if self.tp > 1:
-            truth |= {"sequence_parallel": True}
+            truth |= {"sequence_parallel": True, "hidden": self.hidden}
         if self.cp > 1:
             truth |= {"cp_kind": self.cp_kind}
         if many:
@@ -70,6 +76,13 @@ class Megatron:
         row = block + d * self.tp * self.cp
         inside = self.tp * self.cp
         first = block + t + (d * self.cp + c) // self.ep * self.ep * self.tp
+        experts = tuple(first + i * self.tp for i in range(self.ep))
+        parts: tuple[int, ...] = (rank,)
+        if self.etp is not None:
+            inner, pair = (rank - block) % self.etp, self.etp * self.ep
+            start = block + (rank - block) // pair * pair
+            experts = tuple(start + inner + i * self.etp for i in range(self.ep))
+            parts = tuple((rank - block) // self.etp * self.etp + block + i for i in range(self.etp))
         return {
             "default_pg": tuple(range(self.world)),
             "TENSOR_MODEL_PARALLEL_GROUP": tuple(row + c * self.tp + i for i in range(self.tp)),
@@ -78,7 +91,8 @@ class Megatron:
             "PIPELINE_MODEL_PARALLEL_GROUP": tuple(
                 t + c * self.tp + d * inside + i * inside * self.dp for i in range(self.pp)
             ),
-            "EXPERT_MODEL_PARALLEL_GROUP": tuple(first + i * self.tp for i in range(self.ep)),
+            "EXPERT_MODEL_PARALLEL_GROUP": experts,
+            "EXPERT_TENSOR_PARALLEL_GROUP": parts,
         }
 
     def step(self, rank: int) -> Tape:
@@ -124,6 +138,8 @@ class Megatron:
         if first and not back:
             for dtype in ("int64", "int64", "fp32", "int64"):
                 tape.call("broadcast", tp, self.tokens * self.cp, dtype=dtype, phase=F)
+            if self.seq is not None:
+                tape.call("broadcast", tp, self.tokens * self.cp * self.seq, dtype="bool", phase=F)
             tape.call("reduce_scatter", tp, s, phase=F)
         if last and back:
             tape.call("all_gather", tp, s, phase=B)
@@ -187,10 +203,23 @@ class Megatron:
         splits = [self.tokens * 2 // self.tp // self.ep + (1 if i % 2 else -1) for i in range(self.ep)]
         if kind == F:
             tape.call("all_gather", group, 8 * self.ep * self.ep, dtype="int64", phase=issue)
-        for _ in range(2):
+        for number in range(2):
             tape.call("all_to_all", group, routed, phase=issue, splits=splits)
             tape.call("all_to_all", group, routed // self.hidden, dtype="fp32", phase=issue, splits=splits)
             tape.compute(100, backward=issue == B)
+            if number == 0:
+                self._parts(tape, sum(splits) * self.hidden, issue)
+
+    def _parts(self, tape: Tape, brought: int, issue: str) -> None:
+        """What the dispatch brought, gathered over the parts of an expert and scattered again."""
+        group = "EXPERT_TENSOR_PARALLEL_GROUP"
+        size = len(tape.groups[group])
+        if size == 1:
+            return
+        tape.call("all_gather", group, brought * size, phase=issue)
+        tape.call("all_gather", group, brought * size // self.hidden, dtype="fp32", phase=issue)
+        tape.compute(100 if issue == F else 200, backward=issue == B)
+        tape.call("reduce_scatter", group, brought * size, phase=issue)
 
     def _update(self, tape: Tape, place: int) -> None:
         params = self.layers * self.vp * 12 * self.hidden**2 // self.tp + (place == 0) * 1024 * self.hidden
@@ -334,6 +363,13 @@ def written() -> dict[str, tuple[list[RankSummary], dict[str, object]]]:
         "five axes": Megatron(tp=2, cp=2, pp=2, dp=4, ep=4, microbatches=8),
         "five axes, 512": Megatron(tp=4, cp=2, pp=4, dp=16, ep=8, vp=2, microbatches=16, cp_kind="allgather"),
         "pp 16 tp 8 dp 4": Megatron(tp=8, pp=16, dp=4, microbatches=32),
+        "ep 4 etp 1 tp 4 dp 4": Megatron(tp=4, dp=4, ep=4, etp=1),
+        "ep 4 etp 2 tp 2 dp 8": Megatron(tp=2, dp=8, ep=4, etp=2),
+        "ep 2 etp 2 tp 4 dp 4 pp 2": Megatron(tp=4, dp=4, ep=2, etp=2, pp=2, microbatches=8),
+        "ep 4 etp 4 tp 2 dp 8": Megatron(tp=2, dp=8, ep=4, etp=4),
+        "ep 4 etp 1 cp 2 dp 4": Megatron(cp=2, dp=4, ep=4, etp=1),
+        "tp 2 dp 2, masks": Megatron(tp=2, dp=2, seq=128),
+        "tp 2 cp 2 dp 2, masks": Megatron(tp=2, cp=2, dp=2, seq=512),
         "dp 8 without a distributed optimizer": Megatron(tp=2, dp=8, distopt=False),
     }
     found = {f"megatron {name}": (layout.summaries(), layout.truth()) for name, layout in megatron.items()}

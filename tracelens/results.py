@@ -270,6 +270,7 @@ class InferredConfig(msgspec.Struct, frozen=True, kw_only=True):
     cp: int | None = None
     ep: int | None = None
     etp: int | None = None
+    """Ranks over which each expert is cut; 1 where there are no experts."""
     dp_shard: int | None = None
     """Ranks of one data-parallel shard group, without cp."""
     dp_replicate: int | None = None
@@ -285,7 +286,11 @@ class InferredConfig(msgspec.Struct, frozen=True, kw_only=True):
     vp: int | None = None
     num_microbatches: int | None = None
     micro_batch: int | None = None
+    """Sequences of a micro-batch."""
     seq_len: int | None = None
+    """Tokens of a whole sequence, before context parallelism cuts it."""
+    tokens_per_microbatch: int | None = None
+    """micro_batch · seq_len: all tokens of one micro-batch of one data-parallel rank, before cp and tp cut them."""
     hidden: int | None = None
     layers_per_stage: int | None = None
     params_per_rank: int | None = None

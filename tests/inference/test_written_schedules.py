@@ -143,3 +143,100 @@ def test_a_pipeline_on_the_default_group_is_told_by_what_other_axes_leave() -> N
     found = infer(tapes, blind=True)
     assert (found.config.tp, found.config.pp, found.config.dp) == (2, 4, 2)
     assert (found.config.schedule, found.config.num_microbatches) == ("1f1b", 8)
+
+
+@pytest.mark.parametrize(("tp", "etp"), [(4, 1), (2, 2), (4, 2), (2, 4)])
+def test_parts_of_experts_are_told_by_what_is_gathered_between_dispatch_and_combine(tp: int, etp: int) -> None:
+    layout = Megatron(tp=tp, dp=16 // tp, ep=4, etp=etp)
+    for blind in (False, True):
+        found = infer(layout.summaries(), blind=blind)
+        assert (found.config.tp, found.config.ep, found.config.etp) == (tp, 4, etp)
+        assert f"--ep 4 --etp {etp}" in (found.launcher_line or "")
+
+
+def _dispatched(*, shared_expert: bool) -> Inference:
+    """Top-1 experts of tp 2, ep 4 in one layer after the other; shared experts run between dispatch and combine."""
+    tape = Tape(0, 8, {"default_pg": range(8), "tp": (0, 1), "ep": (0, 2, 4, 6)})
+    for phase in ("forward", "backward"):
+        for layer in range(4):
+            tape.call("all_gather", "tp", 65_536, phase=phase)
+            tape.compute(100, backward=phase == "backward")
+            tape.call("reduce_scatter", "tp", 65_536, phase=phase)
+            for exchange in range(2):
+                uneven = [64 + 8 * layer, 40, 24, 0]
+                tape.call("all_to_all", "ep", 30_000 + 256 * layer, phase=phase, splits=uneven)
+                if shared_expert and exchange == 0:
+                    tape.call("all_gather", "tp", 65_536, phase=phase)
+                    tape.compute(100, backward=phase == "backward")
+                    tape.call("reduce_scatter", "tp", 65_536, phase=phase)
+    tape.call("all_reduce", "ep", 1_000_000, dtype="fp32", phase="optimizer")
+    return infer([tape.summary()], blind=True)
+
+
+@pytest.mark.parametrize("shared_expert", [False, True])
+def test_parts_and_copies_of_experts_stay_open_without_such_gathers(shared_expert: bool) -> None:
+    found = _dispatched(shared_expert=shared_expert)
+    assert (found.config.tp, found.config.ep, found.config.etp) == (2, 4, None)
+    assert found.undetermined["etp"] == (1, 2)
+
+
+def test_a_group_for_parts_of_experts_says_nothing_where_no_expert_is_seen() -> None:
+    layout = Megatron(tp=2, dp=4, etp=2)
+    found = infer(layout.summaries())
+    assert found.config.etp == 1
+    assert found.confidence["etp"] < 0.9
+
+
+def test_a_mask_separates_the_sequences_of_a_micro_batch() -> None:
+    found = infer(Megatron(tp=2, cp=2, dp=2, tokens=512, seq=256).summaries(), blind=True)
+    assert (found.config.tokens_per_microbatch, found.config.seq_len, found.config.micro_batch) == (1024, 256, 4)
+
+
+def test_without_a_mask_or_attention_sequences_are_not_told_apart() -> None:
+    found = infer(Megatron(tp=2, cp=2, dp=2, tokens=512).summaries(), blind=True)
+    assert (found.config.tokens_per_microbatch, found.config.seq_len, found.config.micro_batch) == (1024, None, None)
+
+
+def test_served_models_have_no_micro_batches_to_count() -> None:
+    summaries, _ = serving(4, 2)
+    assert infer(summaries).config.tokens_per_microbatch is None
+
+
+def _reached_by_gathers(*, parts: bool) -> Inference:
+    """Experts of ep 2 behind gathers over a group of 4, and tp 2."""
+    groups = {"default_pg": range(8), "TENSOR_MODEL_PARALLEL_GROUP": (0, 1), "both": (0, 1, 2, 3)}
+    tape = Tape(0, 8, groups | ({"EXPERT_TENSOR_PARALLEL_GROUP": (0, 1)} if parts else {}))
+    for phase in ("forward", "backward"):
+        for _ in range(4):
+            tape.call("all_gather", "TENSOR_MODEL_PARALLEL_GROUP", 65_536, phase=phase)
+            tape.compute(100, backward=phase == "backward")
+            tape.call("reduce_scatter", "TENSOR_MODEL_PARALLEL_GROUP", 65_536, phase=phase)
+            tape.call("all_gather", "both", 4_096, dtype="bool", phase=phase)
+            tape.call("all_gather", "both", 131_072, phase=phase)
+            tape.call("reduce_scatter", "both", 131_072, phase=phase)
+    return infer([tape.summary()])
+
+
+def test_behind_gathers_only_a_name_separates_parts_of_experts_from_experts() -> None:
+    named, silent = _reached_by_gathers(parts=True), _reached_by_gathers(parts=False)
+    assert (named.config.ep, named.config.etp) == (2, 2)
+    assert (silent.config.ep, silent.config.etp) == (None, None)
+    assert (silent.undetermined["ep"], silent.undetermined["etp"]) == ((2, 4), (1, 2))
+
+
+def test_unequal_gathers_over_parts_of_experts_are_recorded_as_broadcasts() -> None:
+    tape = Tape(0, 8, {"default_pg": range(8), "ep": (0, 2, 4, 6), "etp": (0, 1)})
+    for phase in ("forward", "backward"):
+        for layer in range(4):
+            brought = 30_000 + 256 * layer
+            for exchange in range(2):
+                tape.call("all_to_all", "ep", brought, phase=phase, splits=[64 + 8 * layer, 40, 24, 0])
+                if exchange == 0:
+                    for size in (brought, brought + 512):
+                        tape.call("broadcast", "etp", size, phase=phase, name="_broadcast_oop")
+                    tape.compute(100, backward=phase == "backward")
+                    for size in (brought, brought + 512):
+                        tape.call("reduce", "etp", size, phase=phase, name="_reduce_oop")
+    tape.call("all_reduce", "default_pg", 1_000_000, dtype="fp32", phase="optimizer")
+    found = infer([tape.summary()], blind=True)
+    assert (found.config.tp, found.config.dp, found.config.ep, found.config.etp) == (1, 8, 4, 2)

@@ -10,6 +10,7 @@ import msgspec
 
 from tracelens.inference.axes import DataParallel, find_axes, mesh_axes
 from tracelens.inference.evidence import Case
+from tracelens.inference.experts import find_experts
 from tracelens.inference.frameworks import find_framework
 from tracelens.inference.job import Job
 from tracelens.inference.names import read_names
@@ -18,6 +19,7 @@ from tracelens.inference.schedule import find_schedule
 from tracelens.inference.sharding import find_sharding
 from tracelens.inference.sizes import find_sizes
 from tracelens.inference.tensor import find_tensor_habits
+from tracelens.inference.tokens import find_tokens
 from tracelens.inference.workload import find_workload, share_primitives
 from tracelens.results import Inference, InferredAxis, InferredConfig
 from tracelens.summary import RankSummary
@@ -55,9 +57,11 @@ def reason(summaries: Sequence[RankSummary], *, blind: bool = False) -> Reasonin
     read_names(job, case)
     data = find_axes(job, case)
     find_tensor_habits(job, case)
+    find_experts(job, case)
     find_schedule(job, case)
     find_sharding(job, case, data)
     find_sizes(job, case, data)
+    find_tokens(job, case)
     find_framework(job, case)
     axes = mesh_axes(job, case, data)
     if axes and all(axis.stride is not None for axis in axes):
@@ -118,6 +122,8 @@ def launcher_line(config: InferredConfig, axes: Sequence[InferredAxis]) -> str:
         value = getattr(config, name)
         if value is not None and (value > 1 or name in ("tp", "pp", "dp")):
             parts.append(f"{option} {value}")
+    if (config.ep or 1) > 1:
+        parts += _given(config, {"etp": "--etp"})
     stages = {"none": "0", "zero1": "1", "zero2": "2", "zero3": "3"}
     if config.sharding is not None:
         parts.append(f"--zero {stages[config.sharding]}")
@@ -132,6 +138,12 @@ def launcher_line(config: InferredConfig, axes: Sequence[InferredAxis]) -> str:
     if (config.pp or 1) > 1:
         parts += [f"--schedule {config.schedule}"] if config.schedule else []
         parts += [f"--vp {config.vp}"] if config.vp is not None and config.vp > 1 else []
-    if config.num_microbatches is not None:
-        parts.append(f"--microbatches {config.num_microbatches}")
+    parts += _given(
+        config, {"num_microbatches": "--microbatches", "micro_batch": "--micro-batch", "seq_len": "--seq-len"}
+    )
     return " ".join(parts)
+
+
+def _given(config: InferredConfig, options: Mapping[str, str]) -> list[str]:
+    """Options of the fields that are known."""
+    return [f"{option} {value}" for name, option in options.items() if (value := getattr(config, name)) is not None]

@@ -18,6 +18,7 @@ _PLAIN: dict[Role, Axis] = {
     Role.batch: Axis.tp,
     Role.context: Axis.cp,
     Role.experts: Axis.ep,
+    Role.expert_tensor: Axis.etp,
     Role.pipeline: Axis.pp,
     Role.tables: Axis.embedding_table,
     Role.tied: Axis.embedding_grad,
@@ -101,7 +102,7 @@ def _labelled(group: Group, label: _Label | None, inference: Inference) -> Group
 
 def _main_of(axes: Sequence[Axis]) -> Axis:
     """Of several uses of one group the one that says most about its ranks."""
-    for axis in (Axis.tp, Axis.cp, Axis.dp_shard, Axis.dp_replicate, Axis.ep):
+    for axis in (Axis.tp, Axis.cp, Axis.dp_shard, Axis.dp_replicate, Axis.ep, Axis.etp):
         if axis in axes:
             return axis
     return axes[0]

@@ -41,6 +41,7 @@ _ROLE_AXES: dict[Role, frozenset[Axis]] = {
     Role.context: frozenset({Axis.cp}),
     Role.pipeline: frozenset({Axis.pp}),
     Role.experts: frozenset({Axis.ep}),
+    Role.expert_tensor: frozenset({Axis.etp, Axis.tp}),
     Role.weights: frozenset({Axis.dp, Axis.dp_shard, Axis.expert_dp}),
     Role.updates: frozenset({Axis.dp, Axis.dp_shard, Axis.expert_dp}),
     Role.grads: frozenset({Axis.dp, Axis.dp_replicate, Axis.dp_shard, Axis.expert_dp, Axis.embedding_grad}),
@@ -52,9 +53,14 @@ _ROLE_AXES: dict[Role, frozenset[Axis]] = {
 _FIELDS = {Axis.tp: "tp", Axis.pp: "pp", Axis.cp: "cp", Axis.ep: "ep"}
 
 
+def axes_named(group: GroupView) -> set[Axis]:
+    """The axes that the descriptions of a group name; several where groups of equal ranks are one."""
+    return {_AXES[d] for d in group.descriptions if d in _AXES}
+
+
 def axis_named(group: GroupView) -> Axis | None:
     """The axis that the description of a group names."""
-    named = {_AXES[d] for d in group.descriptions if d in _AXES}
+    named = axes_named(group)
     return next(iter(named)) if len(named) == 1 else None
 
 

@@ -6,7 +6,6 @@ may not be used.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.collectives import Primitive
+from tracelens.inference.products import read_batched_products, read_products
 from tracelens.results import Phase
 from tracelens.summary import LocalGroup, RankSummary
 from tracelens.topology import Mesh, mesh_of
@@ -88,6 +88,8 @@ class Call:
     """The full buffer: gathered, to be scattered, or the message; None when unknown."""
     shard: int | None
     """The smaller side of a gather or scatter; the message otherwise."""
+    received: int | None
+    """Elements of the output buffer."""
     splits: tuple[int, ...] | None
     label: str | None
     least: int = SCALAR_ELEMENTS
@@ -129,6 +131,10 @@ class RankView:
     gaps: tuple[Gap, ...]
     products: tuple[tuple[int, int, int, int], ...]
     """Matrix products of the whole trace as (m, k, n, count)."""
+    batched: frozenset[tuple[int, int, int, int]]
+    """Products of batches of matrices as (batch, m, k, n)."""
+    multiplies_groups: bool
+    """Whether products of groups of rows were seen, each with a matrix of its own: experts."""
     kernels: Mapping[str, int]
     """Communication kernels that no call explains, by name."""
     steps: int
@@ -263,7 +269,9 @@ def _view(summary: RankSummary, members: tuple[int, ...], *, blind: bool) -> Ran
         groups=tuple(groups),
         calls=tuple(calls),
         gaps=_gaps(summary, rows, step),
-        products=_products(summary.shapes),
+        products=read_products(summary.shapes),
+        batched=read_batched_products(summary.shapes),
+        multiplies_groups=summary.shapes["operator"].str.contains("grouped_mm", literal=True).any(),
         kernels=_orphans(summary, blind=blind),
         steps=len(summary.head.steps),
         call_counts=counts,
@@ -336,6 +344,7 @@ def _calls(
                 peer=row["peer"],
                 elements=_larger(into, out, primitive, row["group_size"]),
                 shard=min((n for n in (into, out) if n is not None), default=None),
+                received=out,
                 splits=None if row["in_split_list"] is None else tuple(row["in_split_list"]),
                 label=None if blind else row["label"],
                 least=least,
@@ -381,20 +390,6 @@ def _gaps(summary: RankSummary, rows: pl.DataFrame, step: int | None) -> tuple[G
             "after_call", "thread", "end_ns", "busy_ns", "matmul_ns"
         ).iter_rows()
     )
-
-
-_MATRIX = re.compile(r"\[(\d+),\s*(\d+)\]")
-
-
-def _products(shapes: pl.DataFrame) -> tuple[tuple[int, int, int, int], ...]:
-    """Plain matrix products: `mm` and `addmm`, which is what a linear layer ends in."""
-    found = []
-    for operator, dims, count in shapes.iter_rows():
-        if dims is not None and operator in ("aten::mm", "aten::addmm"):
-            matrices = [(int(a), int(b)) for a, b in _MATRIX.findall(dims)][-2:]
-            if len(matrices) == 2 and matrices[0][1] == matrices[1][0]:
-                found.append((matrices[0][0], matrices[0][1], matrices[1][1], int(count)))
-    return tuple(found)
 
 
 def _orphans(summary: RankSummary, *, blind: bool) -> dict[str, int]:

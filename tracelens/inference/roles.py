@@ -6,6 +6,7 @@ A *use* is one role of one group. A group may have several: the same ranks may a
 from __future__ import annotations
 
 from tracelens.inference.exchanges import find_all_to_alls, find_messages, find_tables, looks_up_tables
+from tracelens.inference.expert_parts import find_expert_tensor, without_calls
 from tracelens.inference.gathers import find_gathers_and_scatters
 from tracelens.inference.observations import RankView
 from tracelens.inference.reductions import find_all_reduces, find_broadcasts
@@ -21,8 +22,12 @@ def find_uses(view: RankView) -> list[Use]:
     for group in many:
         uses += find_messages(view, group)
         uses += find_all_to_alls(view, group)
-        uses += find_gathers_and_scatters(view, group)
+    parts = find_expert_tensor(view, uses)
+    uses += parts
+    rest = without_calls(view, parts)
     for group in many:
-        uses += find_all_reduces(view, group, uses)
-        uses += find_broadcasts(view, group)
+        uses += find_gathers_and_scatters(rest, group)
+    for group in many:
+        uses += find_all_reduces(rest, group, uses)
+        uses += find_broadcasts(rest, group)
     return uses

@@ -126,7 +126,7 @@ def _activation_sizes(job: Job) -> list[int]:
 def _solve_hidden(job: Job, case: Case, data: DataParallel) -> None:
     """Without products: from two units that differ by one norm, from norm gradients, from tokens and activations."""
     candidates: dict[int, list[str]] = {}
-    tokens = _tokens(job)
+    tokens = _tokens(job, case.value("cp"))
     activations = _activations_of_tensor(job)
     if tokens and activations and activations % tokens == 0:
         told = f"activations of {activations:,} elements over {tokens:,} tokens"
@@ -150,13 +150,15 @@ def _solve_hidden(job: Job, case: Case, data: DataParallel) -> None:
         case.leave("hidden", tuple(candidates), "sizes of messages give different widths")
 
 
-def _tokens(job: Job) -> int | None:
-    """Tokens of a micro-batch on a tensor-parallel rank: the batch handed out, or the loss over a split vocabulary."""
+def _tokens(job: Job, cp: int | None) -> int | None:
+    """Tokens of a micro-batch on a context rank: its part of the batch handed out, or the loss over a split vocabulary.
+
+    Megatron hands out the whole sequence and cuts it then.
+    """
     batch = Counter(c.elements for s in job.sightings(Role.batch) for c in s.use.calls if c.dtype == "int64")
-    cp = 1
     if batch:
         size = batch.most_common(1)[0][0]
-        return None if size is None else size // cp
+        return None if size is None or cp is None else size // cp
     losses: Counter[int] = Counter()
     for s in job.sightings(Role.tensor):
         size = max((c.elements or 0 for c in s.use.calls), default=0)

@@ -18,7 +18,6 @@ def find_tensor_habits(job: Job, case: Case) -> None:
     """Decide sequence_parallel, cp_kind and, where tensor parallelism shows it, recompute."""
     _decide_sequence_parallel(job, case)
     _decide_context(job, case)
-    _decide_experts(job, case)
 
 
 def _decide_sequence_parallel(job: Job, case: Case) -> None:
@@ -72,17 +71,3 @@ def _decide_context(job: Job, case: Case) -> None:
         return
     for kind, certainty in kinds.items():
         case.decide("cp_kind", kind, certainty, why[kind])
-
-
-def _decide_experts(job: Job, case: Case) -> None:
-    """Experts reached by gathers use the group of their tensor parts and all expert ranks together: etp · ep."""
-    seen = [s for s in job.sightings(Role.experts) if s.use.detail == "allgather"]
-    if not seen or not seen[0].group.size:
-        return
-    size, tp = seen[0].group.size, case.value("tp") or 1
-    told = f"{seen[0].group.told()}: {seen[0].use.why}"
-    if tp == 1:
-        case.decide("ep", size, seen[0].use.confidence, told)
-    else:
-        values = sorted({d for d in (size, size // tp) if d > 1})
-        case.leave("ep", values, f"{told}; it may hold tensor parts of experts too", would_decide="the size of etp")

@@ -21,6 +21,7 @@ class Role(StrEnum):
     tensor = "tensor"
     context = "context"
     experts = "experts"
+    expert_tensor = "expert_tensor"  # dispatched tokens gathered for ranks that hold parts of the same experts
     pipeline = "pipeline"
     tables = "tables"  # embedding tables of recommendation models
     tied = "tied"  # gradient of an embedding that first and last stage share
