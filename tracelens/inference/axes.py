@@ -264,8 +264,10 @@ def _close_without_gradients(job: Job, case: Case, data: DataParallel, known: di
         for name in (*axes, "dp"):
             case.leave(name, _divisors(left), unexplained, would_decide="a trace with phases: CPU operators and steps")
     elif not job.has(Role.experts, Role.tables) and not any(True for _ in job.calls()):
-        case.leave("dp", _divisors(left), "no call of a collective was recorded", would_decide="a trace with records")
-        _decide_ones(case, axes, 0.7, "no traffic of its own")
+        # what was not recorded can't be missed: no traffic is no evidence here
+        for name in (*axes, "dp"):
+            told = "no call of a collective was recorded"
+            case.leave(name, _divisors(left), told, would_decide="a trace with records")
     else:
         _leave_the_rest(job, case, left, axes)
 
