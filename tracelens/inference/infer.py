@@ -11,6 +11,7 @@ import msgspec
 from tracelens.inference.axes import DataParallel, find_axes, mesh_axes
 from tracelens.inference.evidence import Case
 from tracelens.inference.experts import find_experts
+from tracelens.inference.file_names import check_file_names
 from tracelens.inference.frameworks import find_framework
 from tracelens.inference.job import Job
 from tracelens.inference.names import read_names
@@ -67,6 +68,8 @@ def reason(summaries: Sequence[RankSummary], *, blind: bool = False) -> Reasonin
     if axes and all(axis.stride is not None for axis in axes):
         order = "-".join(axis.name.value for axis in axes)
         case.decide("rank_order", order, 0.9, "the axes in the order of the strides of their groups")
+    if not blind:
+        job.findings.extend(check_file_names(summaries, axes, case))
     config, confidence, undetermined = _verdicts(case)
     inference = Inference(
         workload=workload,
