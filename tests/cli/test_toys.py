@@ -190,7 +190,9 @@ def test_ctrl_c_leaves_no_process_and_no_file(running: subprocess.Popen[str], tm
     assert running.returncode == 130
     _wait_until(lambda: not members(running.pid), seconds=20)
     assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
-    assert list((tmp_path / "tmp").iterdir()) == []
+    # torch's compiler may have made its own cache there by then, which is not ours to delete
+    left = [path.name for path in (tmp_path / "tmp").iterdir() if not path.name.startswith("torchinductor")]
+    assert left == []
 
 
 @pytest.mark.torch
@@ -203,7 +205,7 @@ def test_a_process_that_dies_ends_the_others(running: subprocess.Popen[str], tmp
     _, err = running.communicate(timeout=60)
     assert running.returncode == 2
     assert "error: the process of rank 2 died with exit code -9" in err
-    assert members(running.pid) == []
+    _wait_until(lambda: not members(running.pid), seconds=20)  # the system takes a moment to end them
     assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
 
 
