@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tracelens.collectives import Primitive
 from tracelens.inference.axes import DataParallel
@@ -257,11 +257,3 @@ def _decide_layers(job: Job, case: Case, data: DataParallel) -> None:
     if len(counts) == 1:
         layers, told = next(iter(counts.items()))
         case.decide("layers_per_stage", layers, 0.85, told)
-
-
-def tokens_by_rank(products: Sequence[tuple[int, int, int, int]]) -> Mapping[int, int]:
-    """How often a number is the first side of a product."""
-    first: Counter[int] = Counter()
-    for m, _, _, count in products:
-        first[m] += count
-    return first

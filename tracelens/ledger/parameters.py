@@ -202,11 +202,6 @@ def _norm(model: ModelSpec, name: str, width: Expr) -> list[Tensor]:
     return tensors
 
 
-def total_size(tensors: Iterable[Tensor]) -> Expr:
-    """Elements of all tensors together."""
-    return add(*(tensor.size for tensor in tensors))
-
-
 def total_local_size(tensors: Iterable[Tensor]) -> Expr:
     """Elements that one rank of the tensor-parallel (and expert-parallel) group holds."""
     return add(*(tensor.local_size for tensor in tensors))
