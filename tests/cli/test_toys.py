@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -148,7 +149,9 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     _wait_until(lambda: len(list((tmp_path / "tmp").glob("*/process*.log"))) == 4)
     yield process
     for pid in members(process.pid):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may end by itself just now
+            os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
 
 
 def _made(folder: Path) -> Path:
@@ -178,6 +181,11 @@ def members(session: int) -> list[int]:
     return found
 
 
+def _writing_to(log: Path, session: int) -> list[int]:
+    """Processes of a session whose standard error is a file."""
+    return [pid for pid in members(session) if os.path.realpath(f"/proc/{pid}/fd/2") == str(log)]
+
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
 
@@ -200,8 +208,8 @@ def test_ctrl_c_leaves_no_process_and_no_file(running: subprocess.Popen[str], tm
 @needs_proc
 def test_a_process_that_dies_ends_the_others(running: subprocess.Popen[str], tmp_path: Path) -> None:
     log = next((tmp_path / "tmp").glob("*/process2.log"))
-    victim = next(pid for pid in members(running.pid) if os.path.realpath(f"/proc/{pid}/fd/2") == str(log))
-    os.kill(victim, signal.SIGKILL)
+    _wait_until(lambda: _writing_to(log, running.pid))
+    os.kill(_writing_to(log, running.pid)[0], signal.SIGKILL)
     _, err = running.communicate(timeout=60)
     assert running.returncode == 2
     assert "error: the process of rank 2 died with exit code -9" in err

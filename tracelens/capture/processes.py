@@ -42,11 +42,15 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
             return self.results.recv()
         except EOFError:
             self.process.join()
-            last_words = self.log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
-            raise ProcessError(
-                f"{what} died with exit code {self.process.exitcode}\n{last_words}".strip(),
-                hint="an exit code of -9 often means too little memory",
-            ) from None
+            raise self.death(what=what) from None
+
+    def death(self, *, what: str) -> ProcessError:
+        """The error that tells how the process ended, with its last words; to be asked once it has."""
+        last_words = self.log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
+        return ProcessError(
+            f"{what} died with exit code {self.process.exitcode}\n{last_words}".strip(),
+            hint="an exit code of -9 often means too little memory",
+        )
 
 
 @contextlib.contextmanager

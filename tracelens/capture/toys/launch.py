@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from tracelens.capture.toys.catalog import EXERCISES
 from tracelens.capture.toys.exercise import WORLD_SIZE
 from tracelens.capture.toys.truth import render_truth
 from tracelens.capture.toys.worker import Assignment, Report, run_worker
+
+GRACE_S = 2.0
+"""How long the cause of a failure may take to show after its first effect did."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +66,32 @@ def run_exercises(names: Sequence[str], *, trace_folder: Path | None = None) -> 
     return outcomes
 
 
-def _look_for_dead(running: Sequence[Worker]) -> None:
-    """Raise the error of a process that died, if one did: the others only lost their peer."""
+def _cause(running: Sequence[Worker], heard: Mapping[int, Report]) -> ProcessError:
+    """Whom to blame: the peers of a rank that died or failed lose their connection, and are often heard first.
+
+    Args:
+        running: all processes, by rank.
+        heard: the failures that were already read, by rank.
+    """
+    end = time.monotonic() + GRACE_S
+    failures = dict(heard)
     for rank, worker in enumerate(running):
-        if worker.process.exitcode:
-            worker.receive(what=f"the process of rank {rank}")
+        worker.process.join(timeout=max(0.0, end - time.monotonic()))
+        for report in _unread(worker):
+            if report.error is not None:
+                failures[rank] = report
+    for rank, worker in enumerate(running):
+        if worker.process.exitcode and rank not in failures:
+            return worker.death(what=f"the process of rank {rank}")
+    rank = min(failures, key=lambda rank: failures[rank].failed_at or 0.0)
+    return ProcessError(f"`{failures[rank].name}` failed on rank {rank}\n{failures[rank].error}")
+
+
+def _unread(worker: Worker) -> Iterator[Report]:
+    """What a process sent and nobody read yet."""
+    with contextlib.suppress(EOFError):
+        while worker.results.poll():
+            yield worker.results.recv()
 
 
 def _collect(names: Sequence[str], running: Sequence[Worker]) -> list[Outcome]:
@@ -77,8 +103,7 @@ def _collect(names: Sequence[str], running: Sequence[Worker]) -> list[Outcome]:
         for rank in [rank for rank, worker in waiting.items() if worker.results in ready]:
             report = waiting[rank].receive(what=f"the process of rank {rank}")
             if report.error is not None:
-                _look_for_dead(running)
-                raise ProcessError(f"`{report.name}` failed on rank {rank}\n{report.error}")
+                raise _cause(running, {rank: report})
             reports[report.name][rank] = report
             if all(rank in reports[name] for name in names):
                 del waiting[rank]

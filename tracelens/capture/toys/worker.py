@@ -41,6 +41,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Shortest of a few steps without a profiler; measured when traces are asked for."""
     profiled_step_s: float | None = None
     error: str | None = None
+    failed_at: float | None = None
+    """Of the machine's monotonic clock, in seconds: which rank failed first."""
 
 
 def run_worker(assignment: Assignment, results: Connection) -> None:
@@ -60,7 +62,7 @@ def run_worker(assignment: Assignment, results: Connection) -> None:
             results.send(_run(EXERCISES[name], assignment.trace_folders.get(name)))
         except Exception:
             # whatever it was, the parent has to hear of it: the other ranks wait for this one
-            results.send(Report(name=name, error=traceback.format_exc().strip()))
+            results.send(Report(name=name, error=traceback.format_exc().strip(), failed_at=time.monotonic()))
             return
     dist.destroy_process_group()
 
