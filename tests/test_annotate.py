@@ -221,6 +221,16 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path: Path, capsys: pytest.C
     assert _slices(_load(out))
 
 
+def test_the_trace_itself_is_kept_even_if_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, link = write_trace(tmp_path / "rank0.json", rank=0), tmp_path / "link.json"
+    link.symlink_to(path)
+    before = path.read_bytes()
+    for out in (path, link):
+        assert main(["annotate", str(path), "-o", str(out), "--force"]) == 2
+        assert "is the trace itself" in capsys.readouterr().err
+        assert path.read_bytes() == before
+
+
 def test_a_trace_is_not_annotated_twice_and_nothing_is_left_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

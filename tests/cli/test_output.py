@@ -83,9 +83,10 @@ def test_a_missing_folder_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert caught.value.hint == f"make the folder `{target.parent}` first"
 
 
-def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_name", ["json", None])
+def test_a_folder_is_no_file_to_write(format_name: str | None, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a folder"):
-        resolve_output(str(tmp_path), "json", force=True)
+        resolve_output(str(tmp_path), format_name, force=True)
 
 
 def test_a_device_is_written_in_place() -> None:

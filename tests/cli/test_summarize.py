@@ -29,6 +29,15 @@ def test_a_summary_is_written_for_each_trace_and_its_name_printed(tmp_path: Path
     assert [RankSummary.load(target).rank for target in targets] == [0, 1]
 
 
+def test_a_name_that_is_an_escape_is_text_on_stderr(tmp_path: Path, capsys: Captured) -> None:
+    write_trace(tmp_path / "rank0.json", rank=0)
+    (tmp_path / "\x1b[2Jrank1.json").write_text("{")
+    assert main(["summarize", str(tmp_path), "-o", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    err = capsys.readouterr().err
+    assert "[2Jrank1.json" in err
+    assert "\x1b" not in err
+
+
 def test_an_existing_summary_is_refused_before_any_work(tmp_path: Path, capsys: Captured) -> None:
     trace = write_trace(tmp_path / "rank0.json", rank=0)
     target = tmp_path / "rank0.tracelens"

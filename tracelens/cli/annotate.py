@@ -23,6 +23,7 @@ from tracelens.report.lines import plural
 from tracelens.report.table import printable
 from tracelens.summary import RankSummary
 from tracelens.trace.discover import Discovery, discover
+from tracelens.trace.remote import Location
 from tracelens.trace.source import is_archive
 
 
@@ -44,6 +45,7 @@ def command(*, path: str, output: str, force: bool, kernels: str | None, no_prog
     """
     target = _check_target(output, force=force)
     found = _find_trace(path)
+    _keep_source(target, found.sources[0].path)
     reading = Reading(paths=(path,), jobs=1, progress=not no_progress, kernels=kernels)
     (summary,) = read(reading, found).ranks
     tracks = _lay(summary)
@@ -67,6 +69,12 @@ def _find_trace(path: str) -> Discovery:
     if is_archive(found.sources[0].path):
         raise UsageError(f"`{path}` is a summary, which holds no events to copy", hint="annotate the trace itself")
     return found
+
+
+def _keep_source(target: Path, source: Location) -> None:
+    """A trace can't be recorded again: not even --force replaces it by its copy."""
+    if isinstance(source, Path) and target.exists() and target.samefile(source):
+        raise UsageError(f"`{target}` is the trace itself", hint="give the copy another name")
 
 
 def _lay(summary: RankSummary) -> tuple[Track, ...]:

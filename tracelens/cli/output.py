@@ -73,17 +73,17 @@ def resolve_output(
         formats: what the command can write.
 
     Raises:
-        UsageError: the file exists and `--force` is not given, or its suffix tells no format.
+        UsageError: it is a folder, the file exists and `--force` is not given, or its suffix tells no format.
     """
     if path is None or path == "-":
         return Output(path=None, format=Format(format_name or Format.text), force=force)
     file = Path(path)
+    refuse_overwrite(file, force=force)
     suffixes = {suffix: kind for suffix, kind in SUFFIXES.items() if kind in formats}
     chosen = Format(format_name) if format_name else suffixes.get(file.suffix.lower())
     if chosen is None:
         hint = f"use {' or '.join(suffixes)}, or give --format"
         raise UsageError(f"cannot tell the format of `{file}` by its suffix", hint=hint)
-    refuse_overwrite(file, force=force)
     return Output(path=file, format=chosen, force=force)
 
 
@@ -91,7 +91,7 @@ def refuse_overwrite(path: Path, *, force: bool) -> None:
     """Refuse an existing regular file unless forced; a device such as /dev/null may always be written.
 
     Raises:
-        UsageError: the file exists.
+        UsageError: the file exists, or it is a folder.
     """
     if path.is_dir():
         raise UsageError(f"`{path}` is a folder", hint="name a file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from tracelens.cli.options import Reading, reading_options
 from tracelens.cli.output import refuse_overwrite, write_stdout
 from tracelens.cli.reading import read
 from tracelens.errors import InputError
+from tracelens.report.table import printable
 from tracelens.summary import SUFFIX
 from tracelens.trace.discover import discover
 from tracelens.trace.remote import Location
@@ -31,7 +33,7 @@ def command(*, reading: Reading, folder: str, force: bool) -> None:
     """Turn traces into small summary files.
 
     A summary holds what every command needs of one rank, and stands wherever a trace may. The names of the
-    files written go to stdout.
+    files written go to stdout, as they are to a pipe and without control characters to a terminal.
 
     Exit codes: 0 fine, 2 nothing could be read or written.
     """
@@ -45,9 +47,10 @@ def command(*, reading: Reading, folder: str, force: bool) -> None:
         target = targets[source.path]
         make_folder(target.parent)
         summary.save(target)
-        write_stdout(f"{target}\n")
+        write_stdout(f"{printable(str(target)) if sys.stdout.isatty() else target}\n")
     for file in summaries.skipped:
-        click.echo(f"skipped: {file.why if file.path in file.why else f'{file.path}: {file.why}'}", err=True)
+        why = file.why if file.path in file.why else f"{file.path}: {file.why}"
+        click.echo(f"skipped: {printable(why)}", err=True)
 
 
 def plan_targets(paths: Sequence[Location], folder: Path) -> list[Path]:
