@@ -250,6 +250,23 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What the numbers rest on."""
 
 
+LimitVerdict = Literal["kept", "broken", "not_checked"]
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of a policy, and how a run stands to it."""
+
+    name: str
+    """Its key in the policy (`limits.idle_fraction`, `expect.tp`), or the kind of call that the reference limits."""
+    verdict: LimitVerdict
+    bound: Literal["exactly", "about", "at most", "at least"]
+    """`about` where the policy or the reference allows a difference."""
+    measured: float | int | str | None = None
+    limit: float | int | str | None = None
+    unit: str | None = None
+    """As of a finding, or `percent`; null for words and degrees."""
+
+
 Workload = Literal["training", "inference", "recommendation", "benchmark", "unknown"]
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
 ContextKind = Literal["ring_p2p", "ring_alltoall", "allgather", "ulysses", "ulysses_ring"]

@@ -34,7 +34,7 @@ BASELINE = make_baseline([run()], ["a"])
 
 def codes(measurement: Measurement, policy: Policy, **parts: Any) -> list[tuple[str, str]]:
     facts = Facts(measurement, parts.get("inference"), parts.get("comparison"))
-    return [(one.name or "", one.severity.value) for one in check(facts, policy, parts.get("baseline"))]
+    return [(one.name or "", one.severity.value) for one in check(facts, policy, parts.get("baseline")).findings]
 
 
 def test_a_run_keeps_the_baseline_that_was_made_from_it() -> None:
@@ -70,7 +70,7 @@ def test_all_to_alls_follow_the_data_and_may_differ_by_a_percent() -> None:
 
 def test_calls_that_came_and_went_are_named() -> None:
     other = job(gradients(SHARD), a_row(SHARD, Primitive.broadcast, RANKS), groups=(SHARD,))
-    found = check(Facts(other), Policy(severity={"time-regressed": Level.off}), BASELINE)
+    found = check(Facts(other), Policy(severity={"time-regressed": Level.off}), BASELINE).findings
     told = {one.message.split(":")[0]: one.message for one in found if one.code == Code.calls_differ}
     assert told["all_gather of bf16 in groups [[8,1]]"].endswith("0 calls a step, the reference has 8 (gone)")
     assert told["broadcast of bf16 in groups [[8,1]]"].endswith("8 calls a step, the reference has 0 (new)")
@@ -172,7 +172,7 @@ def test_a_rank_that_is_always_last_warns_and_one_that_is_so_by_chance_does_not(
     policy = Policy(limits=Limits(straggler_wait_fraction=0.05))
     # 30 ms of waiting in three steps are a tenth of each
     late = msgspec.structs.replace(run(), skew=(waiting(systematic=True),))
-    (finding,) = check(Facts(late), policy, None)
+    (finding,) = check(Facts(late), policy, None).findings
     assert (finding.code, finding.ranks) == (Code.straggler, (5,))
     assert finding.measured == pytest.approx(0.1)
     # 30 ms are the mean of all ranks, the late one among them: the others wait longer
@@ -181,3 +181,59 @@ def test_a_rank_that_is_always_last_warns_and_one_that_is_so_by_chance_does_not(
     chance = msgspec.structs.replace(run(), skew=(waiting(systematic=False),))
     assert codes(chance, policy) == []
     assert codes(run(), policy) == [("not-checked", "warning")]
+
+
+def limits(measurement: Measurement, policy: Policy, **parts: Any) -> dict[str, tuple[object, ...]]:
+    facts = Facts(measurement, parts.get("inference"), parts.get("comparison"))
+    checked = check(facts, policy, parts.get("baseline"))
+    return {one.name: (one.verdict, one.measured, one.bound, one.limit, one.unit) for one in checked.limits}
+
+
+def test_a_kept_limit_stands_with_its_numbers() -> None:
+    # 25 of 100 ms exposed, 10 idle
+    policy = Policy(expect=Expect(tp=8), limits=Limits(exposed_comm_fraction=0.3, idle_fraction=0.05))
+    assert limits(run(), policy, inference=inferred(tp=8)) == {
+        "expect.tp": ("kept", 8, "exactly", 8, None),
+        "limits.exposed_comm_fraction": ("kept", pytest.approx(0.25), "at most", 0.3, "fraction"),
+        "limits.idle_fraction": ("broken", pytest.approx(0.1), "at most", 0.05, "fraction"),
+    }
+
+
+def test_every_kind_of_call_of_the_baseline_is_a_limit() -> None:
+    found = limits(run(), Policy(), baseline=BASELINE)
+    assert {verdict for verdict, *_ in found.values()} == {"kept"}
+    assert found["calls: all_gather of bf16 in groups [[8,1]]"] == ("kept", 8.0, "exactly", 8.0, "calls")
+    (sent,) = [numbers for name, numbers in found.items() if name.startswith("bytes: reduce_scatter")]
+    assert sent == ("kept", 700 * MIB, "exactly", 700 * MIB, "bytes")
+    # 100 ms a step: 5 % more at most; 60 % under compute: 5 points less at least
+    assert found["time: the step"] == ("kept", 100 * MS, "at most", pytest.approx(105 * MS), "ns")
+    assert found["overlap: communication under compute"] == ("kept", 60.0, "at least", 55.0, "percent")
+
+
+def test_a_baseline_that_a_run_cannot_answer_is_not_checked_and_warns() -> None:
+    timeless = msgspec.structs.replace(run(), time=(), overlap=())
+    found = limits(timeless, Policy(), baseline=BASELINE)
+    assert found["time: the step"] == ("not_checked", None, "at most", pytest.approx(105 * MS), "ns")
+    unsized = run(wire_bytes_per_step=None, payload_bytes_per_step=None)
+    against = limits(unsized, Policy(), baseline=BASELINE)
+    assert [numbers[0] for name, numbers in against.items() if name.startswith("bytes: reduce_")] == ["not_checked"]
+    assert ("not-checked", "warning") in codes(timeless, Policy(), baseline=BASELINE)
+
+
+def test_bytes_that_may_differ_are_about_and_not_exactly_those_of_the_reference() -> None:
+    found = limits(run(), Policy(traffic=TrafficLimits(relative=0.01)), baseline=BASELINE)
+    assert {bound for name, (_, _, bound, _, _) in found.items() if name.startswith("bytes: ")} == {"about"}
+
+
+def test_what_the_policy_has_off_is_no_limit() -> None:
+    policy = Policy(limits=Limits(idle_fraction=0.05), severity={"idle-time": Level.off})
+    assert limits(run(), policy) == {}
+    assert limits(run(), Policy(limits=Limits(idle_fraction=0.2))) != {}
+
+
+def test_groups_of_an_axis_that_is_not_there_cross_no_node_and_unknown_groups_are_not_checked() -> None:
+    policy, name = Policy(limits=Limits(node_local=(Axis.tp,))), "limits.node_local: groups of tp across nodes"
+    one = job(a_row(SHARD, Primitive.all_reduce, RANKS), groups=(SHARD,))
+    assert limits(one, policy)[name][:2] == ("kept", 0)
+    unknown = msgspec.structs.replace(SHARD, axis=None)
+    assert limits(job(a_row(unknown, Primitive.all_reduce, RANKS), groups=(unknown,)), policy)[name][0] == "not_checked"

@@ -29,6 +29,7 @@ from tracelens.results import (
     Finding,
     Inference,
     InferredConfig,
+    Limit,
     Phase,
     PrimitiveShare,
     SizeRow,
@@ -116,6 +117,14 @@ _FINDINGS = (
     a_finding("TL305", Severity.info, "gradients are reduced in fp32", name="reduction-in-fp32"),
 )  # fmt: skip
 
+_LIMITS = (
+    Limit(name="expect.tp", verdict="kept", bound="exactly", measured=2, limit=2),
+    Limit(name="limits.idle_fraction", verdict="kept", bound="at most", measured=0.031, limit=0.1, unit="fraction"),
+    Limit(name="limits.link_fraction", verdict="not_checked", bound="at least", limit=0.6, unit="fraction"),
+    Limit(name="bytes: reduce_scatter of fp32 in groups [[4,2]]", verdict="broken", bound="exactly",
+          measured=512.0 * MIB, limit=256.0 * MIB, unit="bytes"),
+)  # fmt: skip
+
 _INFERENCE = Inference(
     workload="training",
     status="ambiguous",
@@ -154,6 +163,7 @@ def judged_document() -> Document:
         inference=_INFERENCE,
         comparison=_COMPARISON,
         findings=_FINDINGS,
+        limits=_LIMITS,
         passed=False,
     )  # fmt: skip
 

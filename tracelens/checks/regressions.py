@@ -4,57 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelens.checks.baseline import PARTS, Baseline, part_of_steps
+from tracelens.checks.baseline import PARTS, Baseline, BaselineTime, part_of_steps
 from tracelens.checks.codes import Code
 from tracelens.checks.facts import Facts, finding
+from tracelens.checks.judged import Judged, judge, not_checked
 from tracelens.checks.policy import Policy
 from tracelens.results import Finding
 from tracelens.units import format_time
 
 _WORDS = {"step_time": "the step", "exposed_comm": "exposed communication", "idle": "idle time"}
+_NO_TIME = "the trace has no time on a GPU"
 
 
-def check_time(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Finding]:
+def check_time(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Judged]:
     """Parts of the step that take longer than `mean + max(relative · mean, sigmas · deviation)`, and the floor."""
     limits = policy.time
     for name in PARTS:
         part, values = baseline.part(name), part_of_steps(facts.measurement, name)
-        if part is None or not values:
+        if part is None:
+            continue
+        most = part.mean + max(limits.relative * part.mean, limits.sigmas * part.deviation, limits.absolute_ms * 1e6)
+        told = f"time: {_WORDS[name]}"
+        if not values:
+            yield not_checked(told, "at most", most, unit="ns", why=_NO_TIME)
             continue
         now = sum(values) / len(values)
-        most = part.mean + max(limits.relative * part.mean, limits.sigmas * part.deviation, limits.absolute_ms * 1e6)
-        if now > most:
-            yield finding(
-                Code.time_regressed,
-                f"{_WORDS[name]} takes {format_time(now)}, the reference {format_time(part.mean)} "
-                f"({_percent(now, part.mean)}); up to {format_time(most)} is allowed",
-                hint="`tracelens diff BASE --against PATH` shows the axis and the size of call",
-                measured=now,
-                limit=most,
-                unit="ns",
-                coverage=f"{len(values)} steps against {part.values} "
-                + ("runs" if len(baseline.runs) > 1 else "steps"),
-            )
+        broken = None if now <= most else _slower(name, now, most, part, len(values), of_runs=len(baseline.runs) > 1)
+        yield judge(told, "at most", now, most, unit="ns", broken=broken)
+
+
+def _slower(name: str, now: float, most: float, part: BaselineTime, steps: int, *, of_runs: bool) -> Finding:
+    return finding(
+        Code.time_regressed,
+        f"{_WORDS[name]} takes {format_time(now)}, the reference {format_time(part.mean)} "
+        f"({_percent(now, part.mean)}); up to {format_time(most)} is allowed",
+        hint="`tracelens diff BASE --against PATH` shows the axis and the size of call",
+        measured=now,
+        limit=most,
+        unit="ns",
+        coverage=f"{steps} steps against {part.values} {'runs' if of_runs else 'steps'}",
+    )
 
 
 def _percent(now: float, mean: float) -> str:
     return f"{100 * (now / mean - 1):+.1f} %" if mean else "from nothing"
 
 
-def check_overlap(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Finding]:
+def check_overlap(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Judged]:
     """Communication under compute, in percent, that is lower than the reference by more than both allowances."""
     part, values = baseline.part("comm_overlap_pct"), part_of_steps(facts.measurement, "comm_overlap_pct")
-    if part is None or not values:
+    if part is None:
+        return
+    name, unit = "overlap: communication under compute", "percent"
+    least = part.mean - max(policy.overlap.absolute_points, policy.overlap.sigmas * part.deviation)
+    if not values:
+        yield not_checked(name, "at least", least, unit=unit, why=_NO_TIME)
         return
     now = sum(values) / len(values)
-    least = part.mean - max(policy.overlap.absolute_points, policy.overlap.sigmas * part.deviation)
-    if now < least:
-        yield finding(
-            Code.overlap_lost,
-            f"{now:.1f} % of the communication runs under compute, {part.mean:.1f} % in the reference; "
-            f"down to {least:.1f} % is allowed",
-            hint="look for a new synchronisation, another order of streams, or less compute between calls",
-            measured=now,
-            limit=least,
-            unit="percent",
-        )
+    broken = finding(
+        Code.overlap_lost,
+        f"{now:.1f} % of the communication runs under compute, {part.mean:.1f} % in the reference; "
+        f"down to {least:.1f} % is allowed",
+        hint="look for a new synchronisation, another order of streams, or less compute between calls",
+        measured=now,
+        limit=least,
+        unit=unit,
+    )
+    yield judge(name, "at least", now, least, unit=unit, broken=broken if now < least else None)

@@ -97,13 +97,18 @@ def command(
     side = read_side(reading, measuring, blind=blind)
     comparison = _comparison(side, policy, folder)
     facts = Facts(side.measurement, side.inference, comparison)
-    findings = check(facts, policy, baseline)
+    checked = check(facts, policy, baseline)
     taught = weigh(list(find(side.measurement, side.inference, comparison)), policy)
-    told = {one.code for one in findings}
-    everything = (*findings, *(one for one in taught if one.code not in told))
+    told = {one.code for one in checked.findings}
+    everything = (*checked.findings, *(one for one in taught if one.code not in told))
     passed = not any(one.severity is Severity.error for one in everything)
     document = make_document(
-        side.measurement, inference=side.inference, comparison=comparison, findings=everything, passed=passed
+        side.measurement,
+        inference=side.inference,
+        comparison=comparison,
+        findings=everything,
+        limits=checked.limits,
+        passed=passed,
     )
     write_document(document, output, every_row=measuring.per_rank, explain=explain, summaries=side.summaries)
     return 0 if passed else 1

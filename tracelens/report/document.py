@@ -12,6 +12,7 @@ from tracelens.results import (
     Group,
     GroupTime,
     Inference,
+    Limit,
     Measurement,
     Overlap,
     Run,
@@ -49,6 +50,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison | RunComparison | None = None
     """Predicted against measured, or run against run; null unless asked for."""
     findings: tuple[Finding, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    """Every limit that `check` held the run against, kept or not; empty elsewhere."""
     passed: bool | None = None
     """The verdict of `diff` and `check`: whether they exit with 0; null where nothing was judged."""
 
@@ -59,6 +62,7 @@ def make_document(
     inference: Inference | None = None,
     comparison: Comparison | RunComparison | None = None,
     findings: tuple[Finding, ...] = (),
+    limits: tuple[Limit, ...] = (),
     passed: bool | None = None,
 ) -> Document:
     """Put what was measured, and what was found in it, into one document."""
@@ -79,5 +83,6 @@ def make_document(
         inference=inference,
         comparison=comparison,
         findings=findings,
+        limits=limits,
         passed=passed,
     )

@@ -20,6 +20,7 @@ from tracelens.report.comparison import percent_down, percent_up
 from tracelens.report.document import Document
 from tracelens.report.families import Family, find_families, find_owners
 from tracelens.report.headline import describe_coverage, describe_run, describe_spread
+from tracelens.report.limits import limits_table
 from tracelens.report.lines import Line
 from tracelens.report.table import printable
 from tracelens.report.tiles import make_tiles
@@ -76,6 +77,7 @@ def _parts(document: Document, families: tuple[Family, ...], timeline: StepTimel
         "pipelines": [(charts_time.pipeline_chart(run), sections_ranks.stages_table(run)) for run in runs],
         "grids": grids,
         "grids_note": grids_note,
+        "limits_table": limits_table(document.limits),
         "configuration": _configuration(document.inference),
         "comparison": _comparison(document.comparison),
         "traffic_table": sections.traffic_table(document, families),

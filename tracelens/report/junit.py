@@ -1,4 +1,4 @@
-"""The report as JUnit XML: a test case per finding and per kind of call that was compared.
+"""The report as JUnit XML: a test case per finding, per limit that is kept, and per kind of call that was compared.
 
 Errors and rows outside the tolerance fail; a warning passes and says so in its output.
 The dialect is that of Jenkins' JUnit plugin and GitLab: testsuites, testsuite, testcase, failure, skipped, system-out.
@@ -6,17 +6,18 @@ The dialect is that of Jenkins' JUnit plugin and GitLab: testsuites, testsuite, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tracelens.compared import Comparison, ComparisonRow, RunComparison, RunRow, TimeVerdict, Verdict
 from tracelens.errors import Severity
 from tracelens.report.comparison import merge_rows
 from tracelens.report.document import Document
+from tracelens.report.limits import describe_limit
 from tracelens.report.sections_compared import describe_difference, format_place
 from tracelens.report.table import as_text, printable
 from tracelens.report.verdict import fails_by_comparison
-from tracelens.results import Finding
+from tracelens.results import Finding, Limit
 from tracelens.units import format_bytes
 
 
@@ -37,6 +38,9 @@ def render_junit(document: Document) -> str:
 def _suites(document: Document) -> Iterator[Element]:
     yield _reading(document)
     yield _findings(document)
+    kept = [one for one in document.limits if one.verdict == "kept"]
+    if kept:
+        yield _kept(kept)
     if isinstance(document.comparison, Comparison):
         yield _compared(document.comparison, fails=fails_by_comparison(document))
     elif isinstance(document.comparison, RunComparison):
@@ -70,6 +74,14 @@ def _findings(document: Document) -> Element:
             SubElement(case, "failure", type=printable(finding.code), message=printable(finding.message)).text = told
         else:
             SubElement(case, "system-out").text = f"{finding.severity}: {told}"
+    return suite
+
+
+def _kept(limits: Sequence[Limit]) -> Element:
+    """Those that are not kept have a finding."""
+    suite = Element("testsuite", name="limits")
+    for one in limits:
+        SubElement(_case(suite, "limits", one.name), "system-out").text = as_text(describe_limit(one))
     return suite
 
 

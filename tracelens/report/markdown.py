@@ -9,6 +9,7 @@ from tracelens.compared import Comparison, RunComparison
 from tracelens.report.document import Document
 from tracelens.report.families import Family, find_families, find_owners, total_families
 from tracelens.report.headline import describe_coverage, describe_run, describe_spread
+from tracelens.report.limits import limits_table
 from tracelens.report.sections import (
     Table,
     groups_table,
@@ -137,6 +138,7 @@ def _tables(document: Document) -> Iterator[Table]:
     families = find_families(document.groups, world_size=document.run.world_size)
     comparison = document.comparison
     candidates = [
+        limits_table(document.limits),
         metrics_table(comparison) if isinstance(comparison, RunComparison) else None,
         runs_table(comparison) if isinstance(comparison, RunComparison) else None,
         comparison_table(comparison) if isinstance(comparison, Comparison) else None,

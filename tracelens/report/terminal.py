@@ -15,6 +15,7 @@ from tracelens.report.families import Family, find_families, find_owners, format
 from tracelens.report.findings import finding_lines
 from tracelens.report.headline import headline
 from tracelens.report.inference import inference_lines
+from tracelens.report.limits import limit_lines
 from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, titled_table
 from tracelens.report.pipeline import pipeline_lines
 from tracelens.report.table import WIDTH, Column, as_text
@@ -44,6 +45,7 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
     sections = [
         comparison_lines(document.comparison, every_row=every_row),
         finding_lines(document.findings, explain=explain),
+        limit_lines(document.limits, every_row=every_row),
         inference_lines(document.inference, explain=explain),
         _groups(families, every_row=every_row),
         traffic_tables(labelled, every_row=every_row),

@@ -1,0 +1,159 @@
+"""What the policy expects, and what the reference did: the layout, and the calls and bytes of each kind of call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tracelens.checks.baseline import Baseline, BaselineRow, KindOfCall, kinds_of
+from tracelens.checks.codes import Code
+from tracelens.checks.facts import Facts, finding
+from tracelens.checks.judged import Judged, judge, not_checked
+from tracelens.checks.policy import Policy
+from tracelens.collectives import Primitive
+from tracelens.comparison.join import same_calls
+from tracelens.results import Finding, Inference
+from tracelens.topology import Axis
+from tracelens.units import format_bytes
+
+# --- layout -----------------------------------------------------------------------------------------------
+
+
+def check_layout(facts: Facts, policy: Policy) -> Iterator[Judged]:
+    """Each field of `[expect]` against the inferred configuration."""
+    for field, value in msgspec.structs.asdict(policy.expect).items():
+        if value is None:
+            continue
+        name, expected = f"expect.{field}", _word(value)
+        if facts.inference is None:
+            yield not_checked(name, "exactly", expected, why="the result holds no inference")
+            continue
+        seen = getattr(facts.inference.config, field)
+        left = facts.inference.undetermined.get(field, ())
+        if seen is None and (not left or value in left):
+            told = _undetermined(field, value, left, facts.inference)
+            undecided = not_checked(name, "exactly", expected, why="the traffic does not settle it")
+            yield undecided._replace(finding=told)
+            continue
+        measured = _word(seen) if seen is not None else " or ".join(map(str, left))
+        broken = None if seen == value else _differs(field, seen, value, measured)
+        yield judge(name, "exactly", measured, expected, broken=broken)
+
+
+def _word(value: object) -> int | str:
+    """A value of a configuration in the words of TOML."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else str(value).lower()
+
+
+def _undetermined(field: str, value: object, left: tuple[object, ...], inference: Inference) -> Finding:
+    rest = f": {', '.join(map(str, left))} are left" if left else ""
+    return finding(
+        Code.layout_undetermined,
+        f"the traffic does not settle {field}, expected {value}{rest}",
+        hint="; ".join(inference.would_decide[:2]) or "give more ranks, or leave it out of [expect]",
+    )
+
+
+def _differs(field: str, seen: object, value: object, measured: object) -> Finding:
+    numbers = isinstance(_word(value), int) and isinstance(seen, int) and not isinstance(seen, bool)
+    return finding(
+        Code.layout_differs,
+        f"{field} is {measured}, and {value} is expected",
+        hint="check the launcher's options; `tracelens analyze --explain` shows what it rests on",
+        measured=float(str(seen)) if numbers else None,
+        limit=float(str(value)) if numbers else None,
+    )
+
+
+# --- traffic ----------------------------------------------------------------------------------------------
+
+
+def check_traffic(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Judged]:
+    """Calls and bytes of each kind of call against the baseline."""
+    world, expected = facts.measurement.run.world_size, baseline.world_size
+    same = world == expected
+    yield judge(
+        "world size of the reference",
+        "exactly",
+        world,
+        expected,
+        unit="ranks",
+        broken=None
+        if same
+        else finding(
+            Code.layout_differs,
+            f"the job has {world} ranks, the baseline {expected}",
+            hint="compare runs of one size, or make a baseline of this one",
+        ),
+    )
+    if not same:
+        return
+    reference = {(row.group, row.primitive, row.dtype): row for row in baseline.rows}
+    seen = kinds_of(facts.measurement)
+    for key in dict.fromkeys([*reference, *seen]):
+        yield from _check_kind(_name(key), reference.get(key), seen.get(key), policy)
+
+
+def _name(key: tuple[str, Primitive, str | None]) -> str:
+    group, primitive, dtype = key
+    return f"{primitive.value} of {dtype or 'unknown dtype'} in groups {group}"
+
+
+def _check_kind(name: str, row: BaselineRow | None, kind: KindOfCall | None, policy: Policy) -> Iterator[Judged]:
+    calls, expected = (0.0 if kind is None else kind.calls), (0.0 if row is None else row.calls)
+    allowed = 0.0 if row is None else row.calls_differ
+    axis = row.axis if row is not None else None if kind is None else kind.axis
+    same = same_calls(calls, expected) or abs(calls - expected) <= allowed
+    gone = " (new)" if row is None else " (gone)" if kind is None else ""
+    broken = None if same else _calls_differ(name, calls, expected, gone, axis)
+    yield judge(f"calls: {name}", "about" if allowed else "exactly", calls, expected, unit="calls", broken=broken)
+    if same and row is not None and kind is not None:
+        yield from _check_bytes(name, row, kind, policy)
+
+
+def _calls_differ(name: str, calls: float, expected: float, gone: str, axis: Axis | None) -> Finding:
+    return finding(
+        Code.calls_differ,
+        f"{name}: {calls:.6g} calls a step, the reference has {expected:.6g}{gone}",
+        hint="`tracelens diff BASE --against PATH` shows where; if it is meant: `tracelens baseline update`",
+        axis=axis,
+        measured=calls,
+        limit=expected,
+        unit="calls",
+    )
+
+
+def _check_bytes(name: str, row: BaselineRow, kind: KindOfCall, policy: Policy) -> Iterator[Judged]:
+    if row.wire_bytes is None or kind.wire_bytes is None:
+        if row.wire_bytes != kind.wire_bytes:
+            whose = "the reference" if row.wire_bytes is None else "the run"
+            yield not_checked(
+                f"bytes: {name}", "exactly", row.wire_bytes, unit="bytes", why=f"{whose} does not know its bytes"
+            )
+        return
+    relative = max(policy.traffic.relative, row.bytes_differ)
+    if row.primitive is Primitive.all_to_all:
+        relative = max(relative, policy.traffic.all_to_all_relative)
+    allowed = max(relative * row.wire_bytes, policy.traffic.absolute_bytes)
+    # means over ranks and steps are rounded to whole bytes
+    same = abs(kind.wire_bytes - row.wire_bytes) <= max(allowed, 1.0)
+    yield judge(
+        f"bytes: {name}",
+        "about" if allowed else "exactly",
+        kind.wire_bytes,
+        row.wire_bytes,
+        unit="bytes",
+        broken=None
+        if same
+        else finding(
+            Code.bytes_differ,
+            f"{name}: {format_bytes(kind.wire_bytes)} a step, the reference has {format_bytes(row.wire_bytes)} "
+            f"({kind.wire_bytes - row.wire_bytes:+,.0f} B)",
+            hint="`tracelens diff BASE --against PATH` shows by which size of call",
+            axis=row.axis,
+            measured=kind.wire_bytes,
+            limit=row.wire_bytes,
+            unit="bytes",
+        ),
+    )
