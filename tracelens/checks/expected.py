@@ -50,7 +50,7 @@ def _undetermined(field: str, value: object, left: tuple[object, ...], inference
     rest = f": {', '.join(map(str, left))} are left" if left else ""
     return finding(
         Code.layout_undetermined,
-        f"the traffic does not settle {field}, expected {value}{rest}",
+        f"expected {field} = {_word(value)}, which the traffic does not settle{rest}",
         hint="; ".join(inference.would_decide[:2]) or "give more ranks, or leave it out of [expect]",
     )
 
@@ -59,7 +59,7 @@ def _differs(field: str, seen: object, value: object, measured: object) -> Findi
     numbers = isinstance(_word(value), int) and isinstance(seen, int) and not isinstance(seen, bool)
     return finding(
         Code.layout_differs,
-        f"{field} is {measured}, and {value} is expected",
+        f"expected {field} = {_word(value)}, and the traffic shows {measured}",
         hint="check the launcher's options; `tracelens analyze --explain` shows what it rests on",
         measured=float(str(seen)) if numbers else None,
         limit=float(str(value)) if numbers else None,
