@@ -64,6 +64,28 @@ def test_a_folder_and_a_glob_behind_a_url_are_searched(served: tuple[str, Path])
         assert measurement.skew is not None
 
 
+@pytest.mark.parametrize("name", ["job [1]", "lr=1e-4*", "what?"])
+def test_a_name_of_glob_characters_is_a_name_where_it_is_one(name: str, tmp_path: Path) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    for rank in range(2):
+        content = write_trace(tmp_path / f"rank{rank}.json", rank=rank).read_bytes()
+        store.pipe_file(f"/{tmp_path.name}/{name}/rank{rank}.json", content)
+    there = f"memory://{tmp_path.name}/{name}"
+    for given, expected in ((there, 2), (f"{there}/rank0.json", 1), (f"memory://{tmp_path.name}/*/rank[01].json", 2)):
+        found = discover([given])
+        assert [source.path.name for source in found.sources] == ["rank0.json", "rank1.json"][:expected]
+        assert measure(summarize_all(found, jobs=1)).run.ranks == (0, 1)[:expected]
+
+
+def test_a_signed_address_is_a_file_and_no_glob(served: tuple[str, Path]) -> None:
+    url, _ = served
+    found = discover([f"{url}/run/rank1.json.gz?X-Amz-Signature=ab*cd[e]&X-Amz-Expires=60"])
+    assert [source.path.name for source in found.sources] == ["rank1.json.gz"]
+    assert measure(summarize_all(found)).run.ranks == (1,)
+
+
 def test_a_summary_behind_a_url_is_read(served: tuple[str, Path]) -> None:
     url, folder = served
     kept = summarize(folder / "run" / "rank0.json")

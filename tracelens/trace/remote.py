@@ -28,8 +28,8 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The last part of the URL."""
-        return self.url.partition("?")[0].rstrip("/").rpartition("/")[2]
+        """The last part of the URL, without the query of a web address."""
+        return _without_query(self.url).rstrip("/").rpartition("/")[2]
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """The file, read from its beginning to its end; `mode` is there for likeness with `Path.open`.
@@ -40,7 +40,7 @@ class RemoteFile(msgspec.Struct, frozen=True):
         """
         system, path = _connect(self.url)
         # a block size of 0 streams where the server can't give parts of a file
-        options = {"block_size": 0} if self.url.startswith("http") else {}
+        options = {"block_size": 0} if _is_web(self.url) else {}
         try:
             return cast(BinaryIO, io.BufferedReader(system.open(path, mode, **options)))
         except FileNotFoundError:
@@ -101,9 +101,10 @@ def list_files(url: str, *, is_file: re.Pattern[str]) -> Iterator[tuple[RemoteFi
     """
     system, path = _connect(url)
     try:
-        if _GLOB.search(url):
+        # a name may hold what a glob is made of: what is there under exactly that name goes first
+        if _GLOB.search(_without_query(url)) and not system.exists(path):
             found, named = system.glob(path, detail=True), False
-        elif is_file.search(url) or not system.isdir(path):
+        elif is_file.search(_without_query(url)) or not system.isdir(path):
             found, named = {path: system.info(path)}, True
         else:
             found, named = system.find(path, detail=True), False
@@ -114,6 +115,15 @@ def list_files(url: str, *, is_file: re.Pattern[str]) -> Iterator[tuple[RemoteFi
     for name, info in found.items():
         if info.get("type") != "directory":
             yield RemoteFile(system.unstrip_protocol(name), info.get("size")), named
+
+
+def _is_web(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
+
+
+def _without_query(url: str) -> str:
+    """A signed web address ends in a query; a `?` elsewhere is part of a name or of a glob."""
+    return url.partition("?")[0] if _is_web(url) else url
 
 
 def _connect(url: str) -> tuple[Any, str]:
