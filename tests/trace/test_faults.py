@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import polars as pl
 import pytest
 
+from tracelens.errors import InputError
 from tracelens.summary import BUDGET, StepSpan
 from tracelens.trace.faults import check_last_step
+from tracelens.trace.summarize import summarize
 
 
 def budget(*steps: tuple[int, int]) -> tuple[pl.DataFrame, list[StepSpan]]:
@@ -33,3 +39,35 @@ def test_a_last_step_that_holds_the_end_of_the_one_before_is_told() -> None:
 )
 def test_other_steps_are_not(steps: list[tuple[int, int]]) -> None:
     assert check_last_step(*budget(*steps)) == []
+
+
+def launching(*pids: int, annotated: bool, devices: tuple[int, ...]) -> dict[str, Any]:
+    """Kernels on some devices, each launched by the process beside it; in words of the trace format."""
+    events: list[dict[str, Any]] = []
+    for number, (pid, device) in enumerate(zip(pids, devices, strict=True)):
+        kernel = {"device": device, "stream": 7, "correlation": number}
+        events += [
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": pid, "tid": 1, "ts": 10, "dur": 2,
+             "args": {"correlation": number}},
+            {"ph": "X", "cat": "kernel", "name": "gemm", "pid": device, "tid": 7, "ts": 20, "dur": 5, "args": kernel},
+        ]  # fmt: skip
+        if annotated:
+            events.append(
+                {"ph": "X", "cat": "user_annotation", "name": "load", "pid": pid, "tid": 1, "ts": 9, "dur": 4}
+            )
+    return {"traceEvents": events}
+
+
+def test_what_a_device_launches_itself_is_no_second_rank(tmp_path: Path) -> None:
+    # the firmware of MTIA launches under the number of its device; the host is process 865
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(launching(865, 17, annotated=False, devices=(17, 17))))
+    assert summarize(path).head.events == 4
+
+
+def test_two_processes_of_small_numbers_are_two_ranks(tmp_path: Path) -> None:
+    # in a container a process may have the number of a device
+    path = tmp_path / "merged.json"
+    path.write_text(json.dumps(launching(1, 2, annotated=True, devices=(1, 2))))
+    with pytest.raises(InputError, match=r"more than one rank \(2 processes\)"):
+        summarize(path)

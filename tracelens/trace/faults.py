@@ -22,14 +22,26 @@ def refuse_merged(path: Location, events: Events) -> None:
     """Refuse a file into which the traces of several ranks were merged: their ids collide.
 
     Raises:
-        InputError: kernels were launched by more than one process, or nearly all ids occur on several devices.
+        InputError: kernels were launched by more than one process of the host, or nearly all ids occur on several
+            devices.
     """
-    processes = {events.threads[code][0] for code in events.launches["thread"].unique()}
+    processes = _launching(events)
     if len(processes) > 1 or _ids_collide(events.gpu):
         raise InputError(
             f"`{path}` holds more than one rank ({len(processes)} processes): calls and kernels can't be told apart",
             hint="give the traces of the single ranks, not the file that was merged for a viewer",
         )
+
+
+def _launching(events: Events) -> set[object]:
+    """Processes of the host that launch work. MTIA's firmware launches too, under the number of its device."""
+    launching = _processes(events, events.launches)
+    at_work = [_processes(events, own) for own in (events.records, events.operators, events.annotations)]
+    return launching - (set(events.gpu["device"].unique()) - set().union(*at_work))
+
+
+def _processes(events: Events, rows: pl.DataFrame) -> set[object]:
+    return {events.threads[code][0] for code in rows["thread"].unique()}
 
 
 def _ids_collide(gpu: pl.DataFrame) -> bool:
