@@ -90,9 +90,17 @@ def _torch_ring(view: RankView, group: int, calls: Sequence[Call]) -> Use:
 
 
 def looks_up_tables(view: RankView) -> bool:
-    """Whether indices of embedding tables travel: integers of several dtypes, many more than a router's counts."""
-    indices = [c for c in view.calls if c.primitive is P.all_to_all and c.is_integer]
-    return len({c.dtype for c in indices}) >= 2 and any((c.elements or 0) > 64 for c in indices)
+    """Whether indices of embedding tables travel: integers of several dtypes, or nearly as many as there are floats.
+
+    A router sends counts, or at most an index a token, which has as many floats as the model is wide.
+    """
+    exchanged = [c for c in view.calls if c.primitive is P.all_to_all]
+    indices = [c for c in exchanged if c.is_integer]
+    if not any((c.elements or 0) > 64 for c in indices):
+        return False
+    wide = sum(c.elements or 0 for c in indices if c.dtype in ("int32", "int64"))
+    floats = sum(c.elements or 0 for c in exchanged if not c.is_integer)
+    return len({c.dtype for c in indices}) >= 2 or wide > floats / 32 > 0
 
 
 def find_tables(view: RankView, group: int) -> list[Use]:

@@ -13,6 +13,8 @@ P = Primitive
 
 def find_framework(job: Job, case: Case) -> None:
     """Weigh habits that only one framework has, as far as they were seen in real code."""
+    if job.world == 1:
+        return  # nothing travels: what a call is for can't be told from its group
     for s in job.sightings(Role.weights, Role.updates):
         named = {c.collective for c in s.use.calls if c.collective}
         if named and all("coalesced" in name for name in named):

@@ -25,7 +25,7 @@ def find_sharding(job: Job, case: Case, data: DataParallel) -> None:
     Counts are of elements in one step; see Rajbhandari et al. 2020 (1910.02054) for the stages, and the decision
     table of the accuracy page for how frameworks show them.
     """
-    if not data.shard:
+    if not data.shard or job.world == 1:
         _decide_without_gradients(job, case)
         return
     chosen = max(data.shard, key=lambda s: (s.use.confidence, s.elements))
@@ -53,7 +53,7 @@ def _decide_without_gradients(job: Job, case: Case) -> None:
         c
         for view in job.views
         for g, own in view.by_group.items()
-        if view.groups[g].size == 1
+        if view.groups[g].size == 1 or job.world == 1
         for c in own
         if c.primitive in (P.reduce_scatter, P.all_gather)
     ]

@@ -24,7 +24,8 @@ def find_workload(job: Job) -> tuple[Workload, str]:
         return "unknown", "no communication call was recorded"
     if phases == {None}:
         layers = max(len(view.calls) for view in job.views)
-        if layers <= 64 and len(job.uses[0]) <= 1:
+        unexplained = max(sum(view.kernels.values()) for view in job.views)
+        if unexplained < layers <= 64 and len(job.uses[0]) <= 1:
             return "benchmark", f"{layers} calls of one kind, no backward, no optimizer"
         return "inference", "no call lies in backward or in an optimizer"
     return "inference", "all calls are in forward"
