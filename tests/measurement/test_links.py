@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +16,16 @@ from tracelens.measurement.groups import GroupTable
 from tracelens.measurement.measure import measure
 from tracelens.measurement.skew import time_calls
 from tracelens.summary import LocalGroup
+from tracelens.trace.summarize import summarize
 
 MIB = 1 << 20
 
 
-def uses(ranks: Sequence[Rank], groups: Sequence[LocalGroup], **given: int) -> list[LinkUse]:
-    devices = ("NVIDIA H100 80GB HBM3",)
-    measurement = measure([rank.summary(groups, devices=devices) for rank in ranks], **given)  # type: ignore[arg-type]
+def uses(
+    ranks: Sequence[Rank], groups: Sequence[LocalGroup], device: str = "NVIDIA H100 80GB HBM3", **given: int
+) -> list[LinkUse]:
+    summaries = [rank.summary(groups, devices=(device,)) for rank in ranks]
+    measurement = measure(summaries, **given)  # type: ignore[arg-type]
     assert measurement.links is not None
     return list(measurement.links)
 
@@ -89,11 +93,56 @@ def test_a_given_line_rate_goes_before_the_preset() -> None:
     assert use.link_bytes_per_s == 25e9
 
 
-def test_devices_of_several_kinds_have_no_preset() -> None:
-    assert links.INSIDE_NODE
+@pytest.mark.parametrize("other", ["NVIDIA A100-SXM4-40GB", "NVIDIA L40S"])
+def test_devices_of_several_kinds_have_no_preset(other: str) -> None:
     ranks, groups = world(2)
     meet(ranks, 100 * US, payload_bytes=MIB)
-    mixed = [ranks[0].summary(groups, devices=("NVIDIA H100",)), ranks[1].summary(groups, devices=("NVIDIA A100",))]
+    mixed = [ranks[0].summary(groups, devices=("NVIDIA H200",)), ranks[1].summary(groups, devices=(other,))]
     measurement = measure(mixed, gpus_per_node=8)
     assert measurement.links is not None
     assert measurement.links[0].link_bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "Tesla V100-PCIE-32GB", "Tesla V100S-PCIE-32GB", "Tesla V100-FHHL-16GB", "NVIDIA A100-PCIE-40GB",
+        "NVIDIA A100 80GB PCIe", "NVIDIA A100X", "NVIDIA A800 80GB PCIe", "NVIDIA A800 40GB Active", "NVIDIA H100 PCIe",
+        "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H800 PCIe", "NVIDIA RTX A1000", "NVIDIA L40S", "NVIDIA L4",
+        "NVIDIA A40", "NVIDIA A10", "NVIDIA A10G", "Tesla T4", "NVIDIA GeForce RTX 4090", "AMD Instinct MI210",
+        "AMD Instinct MI300A", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "GRID A100-10C",
+    ],
+)  # fmt: skip
+def test_a_card_that_may_sit_on_pcie_has_no_known_link(card: str) -> None:
+    ranks, groups = world(2)
+    meet(ranks, 400 * US, payload_bytes=64 * MIB)
+    [use] = uses(ranks, groups, card, gpus_per_node=8)
+    assert (use.link_bytes_per_s, use.link_fraction, use.caveats) == (None, None, (links.LINK_UNKNOWN,))
+
+
+@pytest.mark.parametrize(
+    ("card", "rate"),
+    [
+        ("Tesla V100-SXM2-32GB", 150e9), ("NVIDIA A100-SXM4-80GB", 300e9), ("A100-SXM4-40GB", 300e9),
+        ("NVIDIA A800-SXM4-80GB", 200e9), ("NVIDIA H800", 200e9), ("NVIDIA H100 80GB HBM3", 450e9),
+        ("NVIDIA H20", 450e9), ("NVIDIA H200", 450e9), ("NVIDIA GH200 480GB", 450e9), ("NVIDIA B200", 900e9),
+        ("NVIDIA GB200", 900e9), ("NVIDIA B300 SXM6 AC", 900e9), ("AMD Instinct MI300X", 448e9),
+    ],
+)  # fmt: skip
+def test_a_module_that_is_sold_with_links_stands_beside_them(card: str, rate: float) -> None:
+    """150, 300, 450 and 900 GB/s are half of the 300, 600, 900 and 1,800 GB/s in NVIDIA's data sheets."""
+    ranks, groups = world(2)
+    meet(ranks, 4000 * US, payload_bytes=64 * MIB)
+    [use] = uses(ranks, groups, card, gpus_per_node=8)
+    assert (use.link_bytes_per_s, use.caveats) == (rate, ())
+
+
+def test_a_real_run_on_pcie_cards_is_held_against_no_nvlink(shared_traces: Path) -> None:
+    summaries = [summarize(path) for path in sorted((shared_traces / "megatron_tp2").glob("*.trace.json.gz"))]
+    assert {device for summary in summaries for device in summary.head.devices} == {"Tesla V100-PCIE-32GB"}
+    told = measure(summaries).links
+    assert told
+    assert {use.link_bytes_per_s for use in told} == {None}
+    given = measure(summaries, links={"inside": 16e9}).links
+    assert given
+    assert {use.link_bytes_per_s for use in given} == {16e9}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,22 +13,25 @@ from tracelens.many_ranks import LinkUse
 from tracelens.measurement.alignment import P2P, Alignment
 from tracelens.results import Group
 
-# Bytes/s per GPU and direction that the makers state for the links inside a node; data sheets of each device.
+# Bytes/s per GPU and direction that the makers state for the links inside a node; data sheets of each device. Only
+# names that tell the form of the card: an A100 may sit on NVLink or on PCIe, bridged in pairs or not at all.
 INSIDE_NODE: tuple[tuple[str, float], ...] = (
-    ("V100", 150e9),
-    ("A800", 200e9),
-    ("A100", 300e9),
+    ("V100-SXM[23]", 150e9),
+    ("A800-SXM4?", 200e9),
+    ("A100-SXM4?", 300e9),
     ("H800", 200e9),
-    ("H20", 450e9),
-    ("H100", 450e9),
+    ("H20(-3e)?", 450e9),
+    (r"H100 \d+GB HBM3", 450e9),
     ("GH200", 450e9),
     ("H200", 450e9),
-    ("B200", 900e9),
-    ("B300", 900e9),
-    ("MI250", 400e9),
-    ("MI300", 448e9),
-    ("MI325", 448e9),
+    ("G?B200", 900e9),
+    ("G?B300( SXM6 AC)?", 900e9),
+    ("MI250X?", 400e9),
+    ("MI300X", 448e9),
+    ("MI325X", 448e9),
 )
+_MAKER = "(Tesla |NVIDIA |AMD Instinct )*"
+_MEMORY = r"([ -]\d+ ?GB)?"
 
 _BUCKET = 2
 """Sizes of one bucket lie within a factor of 2^_BUCKET."""
@@ -35,13 +39,11 @@ _BUCKET = 2
 LATENCY_BYTES = 1 << 20
 """Below about this size a call takes its latency, whatever the link can do."""
 
-ACROSS_NODES = (
-    "busbw across nodes compares with no single link: part of the ring is inside nodes; inter_node is the share per "
-    "GPU that crosses, if the call is hierarchical"
-)
+ACROSS_NODES = "busbw across nodes compares with no single link: part of the ring is inside nodes"
 ABOVE_LINE_RATE = "above line rate: reduced in the switch (NVLS), where the bus factor overstates what a GPU sends"
 INCOMPLETE = "not all members were read: the transfer may be shorter, the bandwidth higher"
 SMALL = "small calls: latency, not bandwidth"
+LINK_UNKNOWN = "the link inside a node is not known from the name of the GPU: give its rate with --link"
 
 
 def measure_links(
@@ -92,8 +94,14 @@ def measure_links(
 
 
 def _preset(devices: Sequence[str]) -> float | None:
-    rates = {rate for device in devices for name, rate in INSIDE_NODE if name in device}
+    """The one rate that all devices are sold with; None where one of them is of no known form, or they differ."""
+    rates = {_rate(device) for device in devices}
     return rates.pop() if len(rates) == 1 else None
+
+
+def _rate(device: str) -> float | None:
+    sold = (rate for name, rate in INSIDE_NODE if re.fullmatch(f"{_MAKER}{name}{_MEMORY}", device.strip()))
+    return next(sold, None)
 
 
 def _link(
@@ -109,6 +117,7 @@ def _link(
     notes = (
         (bool(spans), ACROSS_NODES),
         (share is not None and share > 1, ABOVE_LINE_RATE),
+        (spans is False and link is None, LINK_UNKNOWN),
         (not complete, INCOMPLETE),
         (row["from_bytes"] < LATENCY_BYTES, SMALL),
     )
