@@ -64,6 +64,20 @@ def test_the_largest_share_of_good_runs_is_within_the_proposed_limit() -> None:
     assert 0.25 * 1.05 <= limits.exposed_comm_fraction < 0.3
 
 
+def test_a_share_of_a_few_ns_leaves_room_and_none_is_rounded_below_what_was_seen() -> None:
+    def proposed(exposed_ns: int) -> float | None:
+        step = msgspec.structs.replace(a_step(0, 3), span_ns=100 * MS, exposed_comm_ns=exposed_ns, idle_ns=0)
+        one = msgspec.structs.replace(run(), time=(step,))
+        return propose_policy([one], None, make_baseline([one], ["a"]), "b.json").limits.exposed_comm_fraction
+
+    # 223 ns of 100 ms: a hundredth of the step is the least room
+    assert proposed(223) == 0.0101
+    # a twentieth of 40.1234 % beside: 42.12957 %, upwards
+    assert proposed(40_123_400) == 0.4213
+    # nothing could be above a limit of the whole step
+    assert proposed(97 * MS) is None
+
+
 def test_a_baseline_is_small_and_read_as_it_was_written(tmp_path: Path) -> None:
     baseline = make_baseline([run()], ["a"])
     path = tmp_path / "b.json"

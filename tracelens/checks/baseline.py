@@ -138,6 +138,12 @@ def part_of_steps(measurement: Measurement, name: str) -> list[float]:
     return means_by_step(measurement.time, dict(METRICS)[name])
 
 
+def share_of_step(measurement: Measurement, name: str) -> float | None:
+    """A part of the time as a fraction of the step, means over the steps; None without time."""
+    spent, spans = part_of_steps(measurement, name), part_of_steps(measurement, "step_time")
+    return sum(spent) / sum(spans) if sum(spans) else None
+
+
 def _part(measurements: Sequence[Measurement], name: str) -> BaselineTime | None:
     runs = [values for one in measurements if (values := part_of_steps(one, name))]
     if not runs:

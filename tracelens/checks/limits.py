@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tracelens.checks.baseline import Baseline, part_of_steps
+from tracelens.checks.baseline import Baseline, share_of_step
 from tracelens.checks.codes import Code
 from tracelens.checks.expected import check_layout, check_traffic
 from tracelens.checks.facts import Facts, finding
@@ -118,11 +118,10 @@ def _check_shares(facts: Facts, policy: Policy) -> Iterator[Judged]:
         name, limit = f"limits.{one.part}_fraction", getattr(policy.limits, f"{one.part}_fraction")
         if limit is None:
             continue
-        spent = part_of_steps(facts.measurement, one.part)
-        if not spent or not facts.span_ns:
+        share = share_of_step(facts.measurement, one.part)
+        if share is None or not facts.span_ns:
             yield not_checked(name, "at most", limit, unit="fraction", why="the trace has no time on a GPU")
             continue
-        share = sum(spent) / len(spent) / facts.span_ns
         broken = finding(
             one.code,
             f"{one.what} is {format_percent(share)} of the step ({format_time(share * facts.span_ns)}), "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 import msgspec
 
-from tracelens.checks.baseline import Baseline, part_of_steps
+from tracelens.checks.baseline import Baseline, part_of_steps, share_of_step
 from tracelens.checks.policy import Expect, Limits, Policy, Reference, TimeLimits
 from tracelens.comparison.runs import deviation
 from tracelens.results import Inference, Measurement
@@ -16,13 +17,16 @@ LEAST_CONFIDENCE = 0.9
 LEAST_RELATIVE = 0.05
 SIGMAS = 3.0
 """Tolerance of times: max(5 %, 3 sigma)."""
+LEAST_ROOM = 0.01
+"""Of the step: a few ns of idle time in a good run are no measure of what the next may have."""
+_DIGITS = 4
 _NODE_LOCAL = (Axis.tp, Axis.etp)
 
 COMMENTS = {
     "expect": "the layout that the traffic must show",
     "reference": "calls are exact and bytes too (all-to-all: 1 %)",
     "time": "max(relative, sigmas) and absolute_ms must be passed; a warning unless [severity] says error",
-    "limits": "fractions of the step; proposed with the same room",
+    "limits": "fractions of the step; proposed with the same room, at least 0.01",
 }
 
 
@@ -60,17 +64,21 @@ def _expect(inference: Inference | None) -> Expect:
 
 
 def _share(measurements: Sequence[Measurement], name: str) -> float | None:
-    """The largest share of the step seen, with room for chance; None without time."""
+    """The largest share of the step seen, with room for chance; None without time, and where any share would do."""
     shares = [
         part / span
         for one in measurements
         for part, span in zip(part_of_steps(one, name), part_of_steps(one, "step_time"), strict=True)
         if span
     ]
-    if not shares:
+    means = [share for one in measurements if (share := share_of_step(one, name)) is not None]
+    if not means:
         return None
-    room = max(LEAST_RELATIVE * max(shares), SIGMAS * deviation(shares))
-    return round(min(1.0, max(shares) + room), 4)
+    most = max(*shares, *means)
+    room = max(LEAST_RELATIVE * most, SIGMAS * deviation(shares), LEAST_ROOM)
+    # rounded up: what was seen is never beyond the limit
+    limit = ceil((most + room) * 10**_DIGITS) / 10**_DIGITS
+    return limit if limit < 1 else None
 
 
 def _is_local(measurements: Sequence[Measurement], axis: Axis) -> bool:

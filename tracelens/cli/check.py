@@ -156,13 +156,18 @@ def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *,
     runs = read_runs(reading, measuring)
     measurements = [run.measurement for run in runs]
     baseline = make_baseline(measurements, [run.name for run in runs])
-    if not baseline.rows:
-        raise InputError("the runs hold no call: there is nothing to keep", hint="record with CPU activity on")
+    if not baseline.rows and not baseline.time:
+        raise InputError(
+            "the runs hold neither calls nor time: there is nothing to keep",
+            hint="record with CPU activity on for the calls, with that of the GPU for the time",
+        )
     policy = propose_policy(measurements, runs[0].inference, baseline, _seen_from(beside, file.parent))
     for path, text in ((beside, render_baseline(baseline)), (file, render_policy(policy, COMMENTS))):
         with replacing(path, force=force) as temporary:
             temporary.write_text(text, encoding="utf-8")
         click.echo(f"Wrote {path}", err=True)
+    if not baseline.rows:
+        click.echo("The runs hold no record of a call: only time has limits", err=True)
 
 
 def _seen_from(path: Path, folder: Path) -> str:
