@@ -47,14 +47,21 @@ class Cause(StrEnum):
 
 
 class LastArrival(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank that came last most often."""
+    """The rank that the others wait for most, by time."""
 
     rank: int
     calls: int
+    """How often it came last."""
     of: int
     """Calls in which somebody waited; the others tell nothing about who is late."""
     systematic: bool
-    """Last in at least half of them, and by chance in less than one group of a hundred."""
+    """Last so often that chance would have it for some rank in less than one group of twenty, and in half of the calls
+    or with half of the waiting."""
+    too_few: bool = False
+    """Not systematic, and not shown to be chance either: too few calls to rule out a rank that is late in half of them,
+    or half of the waiting is for this one."""
+    waited_ns: int | None = None
+    """The part of `wait_ns` in the calls to which it came last."""
     late_ns: int
     """Median over those calls of how long the first waited for it."""
     late_total_ns: int | None = None

@@ -95,6 +95,23 @@ def test_exposed_gradients_that_mostly_wait_are_told_so_and_for_whom() -> None:
     assert "rank 5 (last in 9 of 10)" in finding.message
 
 
+def test_a_rank_that_is_late_by_habit_is_named_though_another_row_waits_longer() -> None:
+    # GIVEN 18 ms of waiting in all-gathers for nobody in particular, 14 in reduce-scatters, 13 of them for rank 1
+    chance = LastArrival(
+        rank=4, calls=7, of=18, systematic=False, late_ns=MS, cause=Cause.launch, cause_ns=None, waited_ns=5 * MS
+    )
+    habit = LastArrival(
+        rank=1, calls=9, of=16, systematic=True, late_ns=MS, cause=Cause.launch, cause_ns=None, waited_ns=13 * MS
+    )
+    rows = (gradients(SHARD), jobs.gathers(SHARD))
+    skew = (a_skew(6 * MS, 18 * MS, primitive="all_gather", last=chance), a_skew(7 * MS, 14 * MS, last=habit))
+    (finding,) = by_code(job(*rows, groups=(SHARD,), skew=skew), "TL403")
+    # 32 of 45 ms are waiting, 13 of the 32 for rank 1
+    assert "71.1 % of the time of the calls" in finding.message
+    assert "40.6 % of it for rank 1 (last in 9 of 16)" in finding.message
+    assert "what makes rank 1 late" in (finding.hint or "")
+
+
 def test_waiting_that_is_less_than_the_transfer_or_of_another_group_is_no_reason() -> None:
     for skew in (a_skew(6 * MS, 2 * MS), a_skew(2 * MS, 6 * MS, group="another")):
         (finding,) = by_code(job(gradients(SHARD), groups=(SHARD,), skew=(skew,)), "TL403")

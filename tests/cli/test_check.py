@@ -223,7 +223,7 @@ HANDWRITTEN = FIXTURE.parent / "handwritten"
 
 def is_read(case: Path) -> bool:
     truth = tomllib.loads((case / "truth.toml").read_text(encoding="utf-8"))
-    return truth.get("expect", {}).get("outcome") != "refused"
+    return bool(truth.get("expect", {}).get("outcome") != "refused")
 
 
 @pytest.mark.parametrize("good", [FIXTURE, *filter(is_read, sorted(HANDWRITTEN.iterdir()))], ids=lambda path: path.name)

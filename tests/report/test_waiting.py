@@ -90,6 +90,12 @@ def test_a_rank_that_is_not_last_more_than_chance_would_have_it_is_no_straggler(
     assert "compute" not in lines[2]
 
 
+def test_too_few_calls_are_not_called_chance() -> None:
+    last = a_last(systematic=False, too_few=True, calls=1, of=1)
+    lines = _texts(skew_table((a_skew(last=last),), None, {}, every_row=False))
+    assert lines[2].endswith("3 (1 of 1) too few to tell")
+
+
 def test_missing_members_are_told_and_unknown_times_stay_unknown() -> None:
     row = a_skew(ranks=(0, 1), complete=False, transfer_ns=None, wait_ns=None, busbw_bytes_per_s=None)
     lines = _texts(skew_table((row,), None, {}, every_row=False))

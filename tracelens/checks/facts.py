@@ -8,6 +8,7 @@ from functools import cached_property
 from tracelens.checks.codes import ABOUT, Code
 from tracelens.collectives import Primitive
 from tracelens.compared import Comparison
+from tracelens.many_ranks import Skew
 from tracelens.results import Finding, Group, Inference, Measurement, SizeRow, Traffic
 from tracelens.topology import Axis
 
@@ -80,6 +81,11 @@ class Facts:
 def weight(row: Traffic) -> int:
     """Ranks that a row speaks for."""
     return max(1, len(row.ranks))
+
+
+def waited_for(skew: Skew) -> float:
+    """What a rank waits on average for the one that is named last, ns."""
+    return 0 if skew.last is None else (skew.wait_ns or 0) if skew.last.waited_ns is None else skew.last.waited_ns
 
 
 def _mean(values: Sequence[float]) -> float | None:

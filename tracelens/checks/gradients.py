@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracelens.checks.codes import Code
-from tracelens.checks.facts import DATA_AXES, Facts, finding
+from tracelens.checks.facts import DATA_AXES, Facts, finding, waited_for
 from tracelens.collectives import DTYPE_BYTES, Primitive
+from tracelens.many_ranks import Skew
 from tracelens.results import Finding, InferredConfig, Phase, SizeRow, Traffic
 from tracelens.topology import Axis
 from tracelens.units import format_bytes, format_percent, format_time
@@ -95,14 +96,34 @@ def _mostly_waiting(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str] | 
     if not transfer or wait <= transfer:
         return None
     share = format_percent(wait / (wait + transfer))
-    last = max((one for one in paired if one.last), key=lambda one: one.wait_ns or 0, default=None)
-    late = ""
-    if last is not None and last.last is not None and last.last.systematic:
-        late = f", most often for rank {last.last.rank} (last in {last.last.calls} of {last.last.of})"
+    told = f"{share} of the time of the calls that could be paired across ranks is waiting, not transfer"
+    late = _latest(paired)
+    if late is None:
+        return (
+            told,
+            "find what makes ranks late before you hide communication: the table of transfer and waiting says who and "
+            "why",
+        )
+    rank, waited, calls, of = late
     return (
-        f"{share} of the time of the calls that could be paired across ranks is waiting, not transfer{late}",
-        "find what makes ranks late before you hide communication: the table of transfer and waiting says who and why",
+        f"{told}, {format_percent(waited / wait)} of it for rank {rank} (last in {calls} of {of})",
+        f"find what makes rank {rank} late before you hide communication: the table of transfer and waiting says what "
+        "it does more",
     )
+
+
+def _latest(paired: Sequence[Skew]) -> tuple[int, float, int, int] | None:
+    """The rank that is late by habit and waited for longest: itself, ns, calls to which it came last, of how many."""
+    by_rank: dict[int, list[Skew]] = {}
+    for one in paired:
+        if one.last is not None and one.last.systematic:
+            by_rank.setdefault(one.last.rank, []).append(one)
+    if not by_rank:
+        return None
+    waited = {rank: sum(waited_for(one) for one in rows) for rank, rows in by_rank.items()}
+    rank = max(waited, key=lambda rank: waited[rank])
+    lasts = [one.last for one in by_rank[rank] if one.last is not None]
+    return rank, waited[rank], sum(last.calls for last in lasts), sum(last.of for last in lasts)
 
 
 def find_fp32_reduction(facts: Facts) -> Iterator[Finding]:

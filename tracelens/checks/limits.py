@@ -10,7 +10,7 @@ import msgspec
 from tracelens.checks.baseline import Baseline, share_of_step
 from tracelens.checks.codes import Code
 from tracelens.checks.expected import check_layout, check_traffic
-from tracelens.checks.facts import Facts, finding
+from tracelens.checks.facts import Facts, finding, waited_for
 from tracelens.checks.judged import Judged, judge, not_checked
 from tracelens.checks.policy import Level, Policy
 from tracelens.checks.regressions import check_overlap, check_time
@@ -177,7 +177,7 @@ def _check_stragglers(facts: Facts, policy: Policy) -> Iterator[Judged]:
         return
     steps = max(1, len({row.step for row in facts.measurement.time}))
     shares = [
-        (skew.wait_ns / steps / facts.span_ns, skew)
+        (waited_for(skew) / steps / facts.span_ns, skew)
         for skew in facts.measurement.skew
         if skew.last is not None and skew.last.systematic and skew.wait_ns
     ]

@@ -13,8 +13,10 @@ from tracelens.many_ranks import Cause, LastArrival
 NOTABLE_NS = 10_000
 NOTABLE_SHARE = 0.1
 
-_SYSTEMATIC_SHARE = 0.5
-_CHANCE = 0.01
+_CHANCE = 0.05
+_HABIT = 0.5
+"""Share of calls, or of waiting, that makes a rank the one to look at; of two ranks the fair share alone is as much."""
+_HABIT_OF_FAIR = 1.5
 _EXPLAINS = 0.5
 
 _ROW = ("pg", "what")
@@ -31,7 +33,7 @@ _DEEDS = ("compute", "communication", "idle")
 
 
 def find_last_arrivals(used: pl.DataFrame) -> dict[tuple[Any, ...], LastArrival]:
-    """The rank that came last most often to the calls of each row in which somebody waited.
+    """The rank that most waiting was for, in the calls of each row in which somebody waited.
 
     Args:
         used: as `skew.time_calls` gives them, without those that a late profiler spoils.
@@ -53,9 +55,17 @@ def find_last_arrivals(used: pl.DataFrame) -> dict[tuple[Any, ...], LastArrival]
         late=pl.col("late").median(),
         total=pl.col("late").sum(),
         behind=pl.col("behind").sum(),
+        waited=pl.col("waited").sum(),
         **parts,
     )
-    most = by_rank.with_columns(of=pl.col("calls").sum().over(_ROW)).sort("calls", "rank", descending=[True, False])
+    took = calls.group_by(*_ROW, "rank").agg(took=pl.len())
+    waiting = used.filter("owned").group_by(*_ROW).agg(waiting=pl.col("wait_ns").sum(), ranks=pl.col("rank").n_unique())
+    most = (
+        by_rank.with_columns(of=pl.col("calls").sum().over(_ROW))
+        .join(took, on=[*_ROW, "rank"])
+        .join(waiting, on=_ROW)
+        .sort("waited", "calls", "rank", descending=[True, True, False])
+    )
     rows = most.unique(_ROW, keep="first", maintain_order=True).iter_rows(named=True)
     return {tuple(row[name] for name in _ROW): _arrival(row) for row in rows}
 
@@ -74,11 +84,12 @@ _AT_END = {"compute_at_start_ns": "compute_at_end_ns", "comm_at_start_ns": "comm
 
 
 def _compare(calls: pl.DataFrame) -> pl.DataFrame:
-    """Of each call the middle one of those who waited, and how long the first of them waited."""
+    """Of each call the middle one of those who waited, how long the first of them waited, and all of them together."""
     others = calls.filter(~pl.col("is_last")).group_by("lane", "key")
     return others.agg(
         late=pl.col("wait_ns").max(),
         behind=pl.col("behind_ns").max(),
+        waited=pl.col("wait_ns").filter("owned").sum(),
         **{f"{name}_others": pl.col(name).median() for name in _DEEDS},
     )
 
@@ -95,11 +106,15 @@ def _arrival(row: dict[str, Any]) -> LastArrival:
         if row[column] and row[column] >= _EXPLAINS * row["total"]:
             cause, extra = candidate, round(row[column] / row["calls"])
             break
+    share = row["waited"] / row["waiting"] if row["waiting"] else 0.0
+    systematic, too_few = judge_lateness(row["calls"], row["took"], round(row["members"]), row["ranks"], share)
     return LastArrival(
         rank=row["rank"],
         calls=row["calls"],
         of=row["of"],
-        systematic=is_systematic(row["calls"], row["of"], round(row["members"])),
+        systematic=systematic,
+        too_few=too_few,
+        waited_ns=round(row["waited"] / row["ranks"]),
         late_ns=round(row["late"]),
         late_total_ns=round(row["total"]),
         cause=cause,
@@ -107,15 +122,35 @@ def _arrival(row: dict[str, Any]) -> LastArrival:
     )
 
 
-def is_systematic(last: int, calls: int, members: int) -> bool:
-    """Whether one of `members` ranks is last too often for chance.
+def judge_lateness(last: int, calls: int, members: int, ranks: int, waited_share: float) -> tuple[bool, bool]:
+    """Whether a rank is last too often for chance, and, if not, whether the calls are too few to call it chance.
 
-    At least in half of the calls; and if all were last equally often, some rank would be as often as this one with a
-    probability below one in a hundred (Chernoff's bound of the binomial tail, times the number of ranks).
+    Were all members of a call last equally often, some one of the ranks would be as often as this one with at most the
+    binomial tail times the number of ranks (Bonferroni). That it is chance is said only where a rank with a habit would
+    hardly have come last so rarely, and where this one does not hold the waiting.
+
+    Args:
+        last: calls to which the rank came last.
+        calls: those that it took part in.
+        members: participants of a call.
+        ranks: all ranks of the row, any of which might have been the one to stand out.
+        waited_share: of the waiting, the part that was for this rank.
     """
-    share, fair = last / calls, 1 / members
-    if share < _SYSTEMATIC_SHARE or share <= fair:
-        return False
-    rest = 0.0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - fair))
-    divergence = share * math.log(share / fair) + rest
-    return members * math.exp(-calls * divergence) < _CHANCE
+    fair = 1 / members
+    habit = max(_HABIT, _HABIT_OF_FAIR * fair)
+    stands_out = max(last / calls, waited_share) >= _HABIT and last / calls > fair
+    if stands_out and ranks * binomial_tail(last, calls, fair) < _CHANCE:
+        return True, False
+    missed = 1 - binomial_tail(last + 1, calls, habit)
+    return False, missed >= _CHANCE or waited_share >= habit
+
+
+def binomial_tail(least: int, calls: int, probability: float) -> float:
+    """The probability of `least` or more of `calls` independent events."""
+    whole = math.lgamma(calls + 1)
+    yes, no = math.log(probability), math.log1p(-probability)
+    terms = (
+        math.exp(whole - math.lgamma(k + 1) - math.lgamma(calls - k + 1) + k * yes + (calls - k) * no)
+        for k in range(max(0, least), calls + 1)
+    )
+    return min(1.0, math.fsum(terms))

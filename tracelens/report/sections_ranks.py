@@ -58,7 +58,7 @@ def _cause(last: LastArrival | None) -> str:
     if last is None:
         return ""
     if not last.systematic:
-        return "chance"
+        return "too few to tell" if last.too_few else "chance"
     more = "" if last.cause_ns is None else f", {format_time(last.cause_ns)} more"
     return f"{last.cause}{more}"
 

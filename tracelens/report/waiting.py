@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from tracelens.many_ranks import Clock, Dilation, LastArrival, LinkUse, Routing, Skew
+from tracelens.many_ranks import Cause, Clock, Dilation, LastArrival, LinkUse, Routing, Skew
 from tracelens.report.lines import PLAIN, Line, left_out, limit, note, plural, titled_table
 from tracelens.report.table import Column
 from tracelens.topology import format_ranks
@@ -23,6 +23,7 @@ _SKEW_COLUMNS = [
     Column("busbw"),
     Column("last: rank", is_name=True),
 ]
+_SHORT = {Cause.communication: "comm"}
 _LINK_COLUMNS = [
     Column("group", is_name=True),
     Column("primitive", is_name=True),
@@ -76,9 +77,9 @@ def _last(last: LastArrival | None) -> str:
         return "nobody"
     often = f"{last.rank} ({last.calls} of {last.of})"
     if not last.systematic:
-        return f"{often} by chance"
+        return f"{often} {'too few to tell' if last.too_few else 'by chance'}"
     more = "" if last.cause_ns is None else f" +{format_time(last.cause_ns)}"
-    return f"{often} {last.cause}{more}"
+    return f"{often} {_SHORT.get(last.cause, last.cause.value)}{more}"
 
 
 def _unpaired(skew: Sequence[Skew]) -> list[Line]:
