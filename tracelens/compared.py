@@ -104,6 +104,8 @@ class TimeVerdict(StrEnum):
     within_spread = "within_spread"
     """Smaller than the steps differ among themselves."""
     not_enough_data = "not_enough_data"
+    not_comparable = "not_comparable"
+    """The two sides read different ranks, which differ among themselves."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """Payload of a call, at least; both null in the row that holds all sizes."""
     to_bytes: int | None
     base_calls: float | None
+    """0 where a run has no such call; null where it may be among those that no record tells of."""
     candidate_calls: float | None
     base_bytes: float | None
     candidate_bytes: float | None

@@ -153,6 +153,15 @@ def test_links_below_their_share_warn_and_unknown_ones_are_not_checked() -> None
     assert codes(run(), policy) == [("not-checked", "warning")]
 
 
+def test_times_of_other_ranks_than_those_of_the_baseline_are_not_judged() -> None:
+    other = run(compute=90)
+    fewer = msgspec.structs.replace(other, run=a_run((3,), world_size=8), time=other.time[:3])
+    told = check(Facts(fewer), Policy(), BASELINE)
+    assert {one.verdict for one in told.limits if one.name.startswith(("time", "overlap"))} == {"not_checked"}
+    assert {one.code for one in told.findings} == {Code.not_checked}
+    assert "made from other ranks" in told.findings[0].message
+
+
 def test_groups_that_may_not_cross_nodes_fail_when_they_do() -> None:
     crossing = job(a_row(ACROSS, Primitive.all_reduce, RANKS), groups=(ACROSS,))
     assert codes(crossing, Policy(limits=Limits(node_local=(Axis.tp,)))) == [("group-spans-nodes", "error")]

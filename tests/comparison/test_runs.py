@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.report.build import MIB, MS, a_group, a_row, a_run, a_step
+from tests.report.build import MIB, MS, a_group, a_row, a_run, a_step, an_unsized_row
 from tracelens.collectives import Primitive
 from tracelens.compared import RunRow, TimeVerdict, Verdict
 from tracelens.comparison.runs import bucket_of, compare_runs, judge_time
@@ -137,3 +137,50 @@ def test_what_makes_runs_hard_to_compare_is_noted() -> None:
         "the GPUs are NVIDIA H100 80GB HBM3 and NVIDIA A100-SXM4-80GB",
     ]
     assert compare_runs(run(), run(), "a", "a").notes == ()
+
+
+def of_ranks(ranks: tuple[int, ...], slow: int) -> Measurement:
+    """Steps of 100, 101, 100 and 101 ms; rank `slow` computes 20 ms longer."""
+    time = tuple(
+        a_step(rank, step, compute=60 + step % 2 + (20 if rank == slow else 0)) for rank in ranks for step in range(4)
+    )
+    traffic = (a_row(GROUP, Primitive.all_reduce, ranks),)
+    return msgspec.structs.replace(run(), run=a_run(ranks, world_size=2), time=time, traffic=traffic)
+
+
+def test_a_run_is_neither_faster_nor_slower_than_a_rank_of_its_own() -> None:
+    # GIVEN both ranks of a run, one of them slower, and that one alone
+    both, alone = of_ranks((0, 1), slow=1), of_ranks((1,), slow=1)
+    for base, candidate in ((both, alone), (alone, both)):
+        comparison = compare_runs(base, candidate, "a", "b")
+        step = comparison.metrics[0]
+        # THEN rank 1 stands beside rank 1: 120.5 ms and no change
+        assert (step.base, step.candidate, step.verdict) == (120.5 * MS, 120.5 * MS, TimeVerdict.same)
+        # AND the calls of classes of ranks, which are means over all of them, are not compared in time
+        assert {row.time_verdict for row in comparison.rows} == {TimeVerdict.not_comparable}
+        assert any("the step is compared over rank 1 alone" in note for note in comparison.notes)
+
+
+def test_ranks_that_no_side_shares_with_the_other_are_not_comparable() -> None:
+    comparison = compare_runs(of_ranks((0,), slow=1), of_ranks((1,), slow=1), "a", "b")
+    assert {metric.verdict for metric in comparison.metrics} == {TimeVerdict.not_comparable}
+    # 100.5 and 120.5 ms stand there all the same, and fail nothing
+    assert comparison.metrics[0].change == pytest.approx(120.5 / 100.5 - 1)
+    assert comparison.inside_tolerance
+    assert any("nor are those of the step" in note for note in comparison.notes)
+
+
+def test_a_kind_that_a_run_lacks_has_no_calls_unless_a_kernel_without_record_may_be_of_it() -> None:
+    both = (sized(), sized(primitive=Primitive.all_gather, wire_bytes_per_step=MIB))
+    gone = next(row for row in compare_runs(run(*both), run(), "a", "b").rows if row.verdict is Verdict.absent)
+    assert (gone.candidate_calls, gone.candidate_bytes, gone.candidate_busy_ns, gone.ratio) == (0, 0, 0, 0)
+    unsized = msgspec.structs.replace(run(), traffic=(*run().traffic, an_unsized_row("DeepEP", (0, 1))))
+    gone = next(row for row in compare_runs(run(*both), unsized, "a", "b").rows if row.verdict is Verdict.absent)
+    assert (gone.candidate_calls, gone.candidate_bytes, gone.candidate_busy_ns, gone.ratio) == (None,) * 4
+
+
+def test_groups_of_one_are_called_so() -> None:
+    alone = a_group((0,), "9", id="alone", axis=None)
+    base = run(sized(), sized(group="alone", primitive=Primitive.all_gather, wire_bytes_per_step=0))
+    measured = msgspec.structs.replace(base, groups=(GROUP, alone))
+    assert {row.group for row in compare_runs(measured, measured, "a", "a").rows} == {"[[2,1]]", "1 rank"}

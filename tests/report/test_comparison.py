@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from tests.report.build import a_document
@@ -114,7 +117,7 @@ def test_two_runs_are_told_with_words_for_what_the_steps_can_show() -> None:
         absent_bytes_fraction=0.0, unsized_time_fraction=0.0, inside_tolerance=False, notes=("the GPUs are A and B",),
     )  # fmt: skip
     text = "\n".join(line.text for line in comparison_lines(comparison, every_row=False))
-    for words in ("new against old", "not enough data", "+10.0 %", "4 → 5", "smaller than the spread", "A and B"):
+    for words in ("new against old", "too few steps", "+10.0 %", "4 → 5", "within spread", "A and B"):
         assert words in text
 
 
@@ -131,3 +134,46 @@ def test_a_finding_is_told_by_code_word_hint_and_what_it_rests_on() -> None:
     assert "speaks for 4.00 ms of exposed time" in full
     assert "rests on 16 calls" in full
     assert finding_lines([], explain=True) == []
+
+
+def a_run_row(**changes: Any) -> RunRow:
+    usual: dict[str, Any] = {
+        "axis": Axis.tp, "group": "tp", "primitive": Primitive.all_gather, "dtype": "bf16", "from_bytes": None,
+        "to_bytes": None, "base_calls": 4.0, "candidate_calls": 5.0, "base_bytes": 1024.0, "candidate_bytes": 1280.0,
+        "ratio": 1.25, "base_busy_ns": 1e6, "candidate_busy_ns": 1e6, "base_exposed_ns": 0.0,
+        "candidate_exposed_ns": 0.0, "spread_ns": None, "verdict": Verdict.more,
+        "time_verdict": TimeVerdict.within_spread,
+    }  # fmt: skip
+    return RunRow(**(usual | changes))
+
+
+def against_run(*rows: RunRow) -> list[str]:
+    comparison = RunComparison(
+        base="old", candidate="new", metrics=(), rows=rows, explained_bytes_fraction=0.0, absent_bytes_fraction=0.0,
+        unsized_time_fraction=0.0, inside_tolerance=False,
+    )  # fmt: skip
+    return [line.text for line in comparison_lines(comparison, every_row=True)]
+
+
+def test_the_widest_rows_of_two_runs_fit_a_line_and_no_heading_is_shortened() -> None:
+    wide = a_run_row(
+        group="embedding_grad", primitive=Primitive.reduce_scatter, dtype="fp8_e4m3", from_bytes=262144,
+        to_bytes=1048575, base_calls=133.333, candidate_calls=266.667, base_bytes=100.5 * 2**20,
+        candidate_bytes=99.9 * 2**20, base_busy_ns=12.3e6, candidate_busy_ns=11.2e6, base_exposed_ns=12.3e6,
+        candidate_exposed_ns=11.2e6,
+    )  # fmt: skip
+    lines = against_run(a_run_row(), wide)
+    assert max(map(len, lines)) <= 100
+    headings = [line.split() for line in lines if line.split()[:1] == ["group"]]
+    first = ["group", "primitive", "dtype", "size"]
+    assert {" ".join(words) for words in headings} == {
+        " ".join([*first, "calls", "bytes", "bytes", "are"]), " ".join([*first, "busy", "exposed", "busy", "is"])
+    }  # fmt: skip
+
+
+def test_what_is_gone_is_none_where_that_is_known() -> None:
+    known = a_run_row(candidate_calls=0.0, candidate_bytes=0.0, candidate_busy_ns=0.0, verdict=Verdict.absent)
+    hidden = a_run_row(candidate_calls=None, candidate_bytes=None, candidate_busy_ns=None, verdict=Verdict.absent)
+    assert any(re.search(r"4 → 0 +1.00 KiB → 0 B +gone$", line) for line in against_run(known))
+    assert any("1.00 ms → 0 ns" in line for line in against_run(known))
+    assert any(re.search(r"4 → \? +1.00 KiB → \? +gone$", line) for line in against_run(hidden))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracelens.checks.baseline import PARTS, Baseline, BaselineTime, part_of_steps
 from tracelens.checks.codes import Code
@@ -14,6 +14,7 @@ from tracelens.units import format_time
 
 _WORDS = {"step_time": "the step", "exposed_comm": "exposed communication", "idle": "idle time"}
 _NO_TIME = "the trace has no time on a GPU"
+_OTHER_RANKS = "the baseline was made from other ranks, and ranks differ among themselves"
 
 
 def check_time(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Judged]:
@@ -25,12 +26,20 @@ def check_time(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Jud
             continue
         most = part.mean + max(limits.relative * part.mean, limits.sigmas * part.deviation, limits.absolute_ms * 1e6)
         told = f"time: {_WORDS[name]}"
-        if not values:
-            yield not_checked(told, "at most", most, unit="ns", why=_NO_TIME)
+        why = _why_not(facts, baseline, values)
+        if why is not None:
+            yield not_checked(told, "at most", most, unit="ns", why=why)
             continue
         now = sum(values) / len(values)
         broken = None if now <= most else _slower(name, now, most, part, len(values), of_runs=len(baseline.runs) > 1)
         yield judge(told, "at most", now, most, unit="ns", broken=broken)
+
+
+def _why_not(facts: Facts, baseline: Baseline, values: Sequence[float]) -> str | None:
+    """Why times can't be held against those of the baseline; None where they can."""
+    if not values:
+        return _NO_TIME
+    return _OTHER_RANKS if facts.measurement.run.ranks != baseline.ranks else None
 
 
 def _slower(name: str, now: float, most: float, part: BaselineTime, steps: int, *, of_runs: bool) -> Finding:
@@ -57,8 +66,9 @@ def check_overlap(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[
         return
     name, unit = "overlap: communication under compute", "percent"
     least = part.mean - max(policy.overlap.absolute_points, policy.overlap.sigmas * part.deviation)
-    if not values:
-        yield not_checked(name, "at least", least, unit=unit, why=_NO_TIME)
+    why = _why_not(facts, baseline, values)
+    if why is not None:
+        yield not_checked(name, "at least", least, unit=unit, why=why)
         return
     now = sum(values) / len(values)
     broken = finding(

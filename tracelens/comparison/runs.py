@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log2, sqrt
 
+import msgspec
+
 from tracelens.collectives import Primitive
 from tracelens.compared import MetricChange, RunComparison, RunRow, TimeVerdict, Verdict
 from tracelens.comparison.compare import unsized_time_fraction
 from tracelens.comparison.join import same_bytes, same_calls
 from tracelens.errors import InputError
-from tracelens.results import Group, Measurement, Run, SizeRow, StepTime
+from tracelens.results import Group, Measurement, SizeRow, StepTime
 from tracelens.topology import Axis, format_mesh, format_ranks
 
 FEWEST_STEPS = 3
@@ -92,8 +94,14 @@ def compare_runs(
             f"`{base_name}` and `{candidate_name}` have no kind of call in common",
             hint="compare runs of one job, with equal groups",
         )
-    rows = [_row(key, before.get(key), after.get(key), tolerance) for key in dict.fromkeys([*before, *after])]
-    metrics = tuple(_metric(name, read, base.time, candidate.time) for name, read in METRICS)
+    none_before, none_after = _nothing(base), _nothing(candidate)
+    rows = [
+        _row(key, before.get(key), after.get(key), tolerance, none_before, none_after)
+        for key in dict.fromkeys([*before, *after])
+    ]
+    metrics = _metrics(base.time, candidate.time)
+    if base.run.ranks != candidate.run.ranks:
+        rows = [msgspec.structs.replace(row, time_verdict=TimeVerdict.not_comparable) for row in rows]
     totals = [row for row in rows if row.from_bytes is None]
     explained, absent = _fractions(totals)
     return RunComparison(
@@ -106,23 +114,37 @@ def compare_runs(
         absent_bytes_fraction=absent,
         unsized_time_fraction=unsized_time_fraction(candidate),
         inside_tolerance=all(row.verdict is Verdict.match for row in totals) and not _is_slower(metrics),
-        notes=tuple(_notes(base.run, candidate.run)),
+        notes=tuple(_notes(base, candidate)),
     )
 
 
-def _notes(base: Run, candidate: Run) -> Iterator[str]:
+def _notes(one: Measurement, other: Measurement) -> Iterator[str]:
     """What makes two runs hard to compare."""
+    base, candidate = one.run, other.run
     if base.world_size != candidate.world_size:
         yield f"the base has {base.world_size or '?'} ranks, the candidate {candidate.world_size or '?'}"
     if base.ranks != candidate.ranks:
+        common = _common_ranks(one.time, other.time)
+        step = f"the step is compared over {_plural_ranks(common)} alone" if common else "nor are those of the step"
         yield (
             f"ranks {format_ranks(base.ranks)} of the base and {format_ranks(candidate.ranks)} of the candidate were "
-            "read: means over them differ where ranks play different roles"
+            "read: means of calls and bytes differ where ranks play different roles, times of calls are not "
+            f"comparable, {step}"
         )
     if base.devices and candidate.devices and set(base.devices) != set(candidate.devices):
         yield f"the GPUs are {', '.join(base.devices)} and {', '.join(candidate.devices)}"
     if base.gpus_per_node != candidate.gpus_per_node:
         yield f"a node has {base.gpus_per_node or '?'} and {candidate.gpus_per_node or '?'} GPUs"
+
+
+def _plural_ranks(ranks: frozenset[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(sorted(ranks))}"
+
+
+def _common_ranks(base: Sequence[StepTime], candidate: Sequence[StepTime]) -> frozenset[int]:
+    """Ranks with times on both sides."""
+    both = {row.rank for row in base} & {row.rank for row in candidate}
+    return frozenset(rank for rank in both if rank is not None)
 
 
 def _all_labelled(measurement: Measurement) -> bool:
@@ -154,6 +176,8 @@ def sum_kinds(measurement: Measurement, *, by_axis: bool) -> dict[tuple[Key, Buc
 def _label(group: Group | None, name: str | None, *, by_axis: bool) -> str:
     if group is None:
         return name or "unattributed"
+    if group.size == 1:
+        return "1 rank"
     if by_axis and group.axis is not None:
         return str(group.axis)
     return f"{group.size} ranks" if group.mesh is None else format_mesh(group.mesh)
@@ -167,9 +191,25 @@ def bucket_of(payload_bytes: int | None) -> Bucket:
     return 2**exponent, 2 ** (exponent + _BUCKET) - 1
 
 
-def _row(key: tuple[Key, Bucket], base: KindSums | None, candidate: KindSums | None, tolerance: float) -> RunRow:
+def _nothing(measurement: Measurement) -> KindSums | None:
+    """What a run has of a kind that it lacks: nothing; None where a kernel without a record may be of that kind."""
+    if any(row.wire_bytes_per_step is None for row in measurement.traffic):
+        return None
+    timed = 0.0 if measurement.time else None
+    return KindSums(calls=0.0, wire_bytes=0.0, busy_ns=timed, exposed_ns=timed)
+
+
+def _row(
+    key: tuple[Key, Bucket],
+    base: KindSums | None,
+    candidate: KindSums | None,
+    tolerance: float,
+    none_before: KindSums | None,
+    none_after: KindSums | None,
+) -> RunRow:
     (label, primitive, dtype), bucket = key
-    one, other = base or KindSums(), candidate or KindSums()
+    before, after = base or none_before, candidate or none_after
+    one, other = before or KindSums(), after or KindSums()
     verdict = _verdict(base, candidate, tolerance)
     spread = _spread(one.spread_ns, one.steps, other.spread_ns, other.steps)
     present = base is not None and candidate is not None
@@ -180,8 +220,8 @@ def _row(key: tuple[Key, Bucket], base: KindSums | None, candidate: KindSums | N
         dtype=dtype,
         from_bytes=None if bucket is None else bucket[0],
         to_bytes=None if bucket is None else bucket[1],
-        base_calls=None if base is None else base.calls,
-        candidate_calls=None if candidate is None else candidate.calls,
+        base_calls=None if before is None else before.calls,
+        candidate_calls=None if after is None else after.calls,
         base_bytes=one.wire_bytes,
         candidate_bytes=other.wire_bytes,
         ratio=other.wire_bytes / one.wire_bytes if one.wire_bytes and other.wire_bytes is not None else None,
@@ -241,6 +281,22 @@ def judge_time(base: float | None, candidate: float | None, spread: float | None
     if abs(change) <= spread:
         return TimeVerdict.within_spread
     return TimeVerdict.slower if change > 0 else TimeVerdict.faster
+
+
+def _metrics(base: Sequence[StepTime], candidate: Sequence[StepTime]) -> tuple[MetricChange, ...]:
+    """The parts of the step, over the ranks that both sides have: ranks differ among themselves."""
+    if {row.rank for row in base} == {row.rank for row in candidate}:
+        return tuple(_metric(name, read, base, candidate) for name, read in METRICS)
+    common = _common_ranks(base, candidate)
+    if common:
+        own = ([row for row in side if row.rank in common] for side in (base, candidate))
+        return _metrics(*own)
+    told = (_metric(name, read, base, candidate) for name, read in METRICS)
+    return tuple(one if one.base is None or one.candidate is None else _not_comparable(one) for one in told)
+
+
+def _not_comparable(metric: MetricChange) -> MetricChange:
+    return msgspec.structs.replace(metric, spread=None, verdict=TimeVerdict.not_comparable)
 
 
 def _metric(

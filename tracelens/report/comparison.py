@@ -25,9 +25,11 @@ _TIME_WORDS = {
     TimeVerdict.same: "same",
     TimeVerdict.slower: "slower",
     TimeVerdict.faster: "faster",
-    TimeVerdict.within_spread: "smaller than the spread",
-    TimeVerdict.not_enough_data: "not enough data",
+    TimeVerdict.within_spread: "within spread",
+    TimeVerdict.not_enough_data: "too few steps",
+    TimeVerdict.not_comparable: "other ranks",
 }
+_BYTE_WORDS = {Verdict.match: "same", Verdict.absent: "gone", Verdict.unpredicted: "new"}
 
 
 def comparison_lines(comparison: Comparison | RunComparison | None, *, every_row: bool) -> list[Line]:
@@ -217,10 +219,10 @@ def _against_run(comparison: RunComparison, *, every_row: bool) -> list[Line]:
     lines += [Line(""), *_metrics(comparison.metrics)]
     totals = [row for row in comparison.rows if row.from_bytes is None]
     if totals:
-        lines += [Line(""), *_changes("Calls and bytes, per rank and step", totals, every_row=every_row)]
+        lines += [Line(""), *_changes(", per rank and step", totals, every_row=every_row)]
     moved = [row for row in comparison.rows if row.from_bytes is not None and _is_changed(row)]
     if moved:
-        lines += [Line(""), *_changes("Changes by size of call", moved, every_row=every_row)]
+        lines += [Line(""), *_changes(" that changed, by size", moved, every_row=every_row)]
     return lines
 
 
@@ -254,35 +256,52 @@ def _metrics(metrics: Sequence[MetricChange]) -> list[Line]:
 
 
 def _changes(title: str, rows: Sequence[RunRow], *, every_row: bool) -> list[Line]:
+    """Calls and bytes in one table, times in the next: pairs of all four would not fit a line."""
     shown = rows[: limit(_MOST_CHANGES, every_row=every_row)]
     columns = [
         Column("group", is_name=True),
         Column("primitive", is_name=True),
         Column("dtype", is_name=True),
         Column("size"),
-        Column("calls"),
-        Column("bytes"),
-        Column("busy"),
-        Column("exposed"),
-        Column("bytes are", is_name=True),
-        Column("time"),
     ]
-    cells = [
+    kinds = [
         [
             row.group,
             row.primitive.value,
             row.dtype or UNKNOWN,
             "all" if row.from_bytes is None else f"≥ {format_bytes(row.from_bytes)}",
-            _pair(_count(row.base_calls), _count(row.candidate_calls)),
+        ]
+        for row in shown
+    ]
+    sent = [
+        [
+            _pair(_calls(row.base_calls), _calls(row.candidate_calls)),
             _pair(format_bytes(row.base_bytes), format_bytes(row.candidate_bytes)),
+            _BYTE_WORDS.get(row.verdict, row.verdict.value),
+        ]
+        for row in shown
+    ]
+    spent = [
+        [
             _pair(format_time(row.base_busy_ns), format_time(row.candidate_busy_ns)),
             _pair(format_time(row.base_exposed_ns), format_time(row.candidate_exposed_ns)),
-            {Verdict.match: "same", Verdict.absent: "gone", Verdict.unpredicted: "new"}.get(row.verdict, row.verdict),
             _TIME_WORDS[row.time_verdict],
         ]
         for row in shown
     ]
-    return [*titled_table(title, columns, cells), *left_out(len(rows) - len(shown), "row")]
+    tables = (
+        (f"Calls and bytes{title}", (Column("calls"), Column("bytes"), Column("bytes are")), sent),
+        (f"Time of calls{title}", (Column("busy"), Column("exposed"), Column("busy is")), spent),
+    )
+    lines: list[Line] = []
+    for name, more, cells in tables:
+        table = titled_table(name, [*columns, *more], [[*kind, *cell] for kind, cell in zip(kinds, cells, strict=True)])
+        lines += [*([Line("")] if lines else []), *table, *left_out(len(rows) - len(shown), "row")]
+    return lines
+
+
+def _calls(calls: float | None) -> str:
+    return UNKNOWN if calls is None else f"{calls:.6g}"
 
 
 def _pair(base: str, candidate: str) -> str:
