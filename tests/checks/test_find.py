@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.checks import jobs
 from tests.checks.jobs import CASES, RANKS, SHARD, gradients, job
-from tests.report.build import MS, a_row, a_step, times_of
+from tests.report.build import MIB, MS, a_row, a_run, a_step, an_unsized_row, times_of
 from tracelens.checks.codes import ABOUT, Code
 from tracelens.checks.find import FINDERS, find
 from tracelens.collectives import Primitive
@@ -57,7 +57,8 @@ def test_every_finder_has_a_case_here() -> None:
     ],
 )
 def test_exposed_gradients_are_told_why_they_cannot_hide(changes: dict[str, object], told: str) -> None:
-    (finding,) = by_code(job(gradients(SHARD, **changes), groups=(SHARD,)), "TL403")
+    paired = (a_skew(6 * MS, 2 * MS),)
+    (finding,) = by_code(job(gradients(SHARD, **changes), groups=(SHARD,), skew=paired), "TL403")
     assert told in finding.message
 
 
@@ -123,6 +124,96 @@ def test_what_tensor_parallelism_across_nodes_claims_is_its_exposed_time() -> No
     (measurement, _), _ = CASES["TL402"]
     (finding,) = by_code(measurement, "TL402")
     assert (finding.claimed_ns, finding.measured, finding.limit, finding.unit) == (4 * MS, 16.0, 8.0, "ranks")
+
+
+def test_exposed_gradients_are_told_whole_though_another_finding_claims_a_part() -> None:
+    # GIVEN 8 ms of exposed gradients reduced twice in a step, and 6 of exposed gathers
+    rows = (jobs.TWICE, jobs.gathers(SHARD, payload_bytes_per_step=800 * MIB, exposed_ns_per_step=6 * MS))
+    told = {one.code: one for one in find(job(*rows, groups=(SHARD,)), jobs.ACCUMULATING)}
+    # THEN one of two reductions is TL304's, the gathers TL403's, which speaks of all: 14 of 20 + 12 ms
+    assert (told["TL304"].claimed_ns, told["TL403"].claimed_ns) == (4 * MS, 6 * MS)
+    assert "14.0 ms of 32.0 ms of data-parallel" in told["TL403"].message
+    assert "(8.00 ms of it are another finding's)" in told["TL403"].message
+    assert told["TL403"].measured == pytest.approx(0.14)
+
+
+@pytest.mark.parametrize(
+    ("framework", "told", "untold"),
+    [
+        ("deepspeed", "stage 1", "FSDP2"),
+        ("ddp", "no_sync() of DDP;", "FSDP2"),
+        ("torchtitan", "set_requires_gradient_sync", "no_sync()"),
+        ("megatron", "no_sync_func", "FSDP2"),
+        (None, "no_sync() of DDP, ", "stage 1"),
+    ],
+)
+def test_what_helps_accumulation_is_told_for_the_framework_that_is_seen(
+    framework: str | None, told: str, untold: str
+) -> None:
+    (measurement, _), _ = CASES["TL304"]
+    seen = jobs.inferred(num_microbatches=2, sharding="zero1", tp=1, framework=framework)
+    (finding,) = by_code(measurement, "TL304", seen)
+    assert told in (finding.hint or "")
+    assert untold not in (finding.hint or "")
+
+
+def test_parameters_that_are_gathered_in_fp32_have_gradients_of_no_other_dtype() -> None:
+    # GIVEN 800 MiB of gradients in fp32, as many of parameters, and another layer in bf16
+    rows = (gradients(SHARD, dtype="fp32"), gradients(SHARD), jobs.gathers(SHARD))
+    kept = jobs.gathers(SHARD, dtype="fp32", payload_bytes_per_step=800 * MIB)
+    assert by_code(job(*rows, kept, groups=(SHARD,)), "TL305") == []
+    # half as many: the other half is a choice, and not all of the gradients
+    half = jobs.gathers(SHARD, dtype="fp32", payload_bytes_per_step=400 * MIB)
+    (finding,) = by_code(job(*rows, half, groups=(SHARD,)), "TL305")
+    assert finding.message.startswith("a part of the gradients is reduced in fp32: 350 MiB a step")
+
+
+def test_the_reductions_of_a_loss_are_no_activations() -> None:
+    # GIVEN 5 all-reduces of 6,144 fp32 and 3 of 512, as in the forward of a small Megatron-LM job
+    activations = a_row(
+        jobs.TENSOR, Primitive.all_reduce, RANKS, dtype="fp32", calls_per_step=jobs.times(5),
+        payload_bytes_per_step=5 * 24_576, wire_bytes_per_step=5 * 24_576,
+    )  # fmt: skip
+    losses = a_row(
+        jobs.TENSOR, Primitive.all_reduce, RANKS, dtype="fp32", calls_per_step=jobs.times(3),
+        payload_bytes_per_step=3 * 2_048, wire_bytes_per_step=3 * 2_048,
+    )  # fmt: skip
+    measurement = job(activations, losses, groups=(jobs.TENSOR,))
+    (finding,) = by_code(measurement, "TL205", jobs.inferred(tp=2, sequence_parallel=False))
+    assert "(5 calls, 120 KiB a step)" in finding.message
+    assert finding.measured == 5 * 24_576
+
+
+@pytest.mark.parametrize(
+    ("kernel", "calls", "told", "untold"),
+    [
+        ("DeepEP", 0, "kernels of DeepEP carry no record", "PyTorch 2.4"),
+        ("NCCL", 0, "PyTorch 2.4", "carry no record"),
+        ("NCCL", 80, "CUDA graph", "PyTorch 2.4"),
+    ],
+)
+def test_what_no_recording_can_size_is_not_asked_for(kernel: str, calls: int, told: str, untold: str) -> None:
+    unsized = an_unsized_row(kernel, RANKS, busy_ns_per_step=5 * MS, exposed_ns_per_step=0)
+    measurement = job(unsized, run=a_run(RANKS, coverage=jobs.coverage(calls=calls, unsized_kernels=9)))
+    (finding,) = by_code(measurement, "TL101")
+    assert told in (finding.hint or "")
+    assert untold not in (finding.hint or "")
+
+
+def test_slow_calls_of_one_rank_may_be_waiting_and_more_compute_is_not_asked_for() -> None:
+    # GIVEN 700 MiB in 90 ms of reductions, 8.2 GB/s where an H100 does 450, longer than all compute
+    slow = gradients(SHARD, busy_ns_per_step=90 * MS)
+    measurement = job(slow, groups=(SHARD,), run=a_run(RANKS, devices=("NVIDIA H100 80GB HBM3",)))
+    (finding,) = by_code(measurement, "TL403")
+    assert "8.16 GB/s where the link does 450 GB/s" in finding.message
+    assert "record the other ranks" in (finding.hint or "")
+    # of ranks that stand side by side, or on a link that is not known, nothing of the kind is said
+    for other in (
+        msgspec.structs.replace(measurement, skew=(a_skew(6 * MS, 2 * MS),)),
+        msgspec.structs.replace(measurement, run=a_run(RANKS, devices=("NVIDIA H100 PCIe",))),
+    ):
+        (finding,) = by_code(other, "TL403")
+        assert "longer than all compute" in finding.message
 
 
 def test_a_slow_link_and_exposed_gradients_do_not_claim_the_same_time() -> None:

@@ -67,6 +67,10 @@ class Facts:
         everyone = self.claims.ranks
         return sum((read(row) or 0) * weight(row) for row in rows) / everyone if everyone else 0.0
 
+    def share(self, row: Traffic | SizeRow) -> float:
+        """The part of all ranks read that a row speaks for."""
+        return self.claims.share(row.rank_class)
+
     def coverage(self, rows: Sequence[Traffic]) -> str:
         """What the numbers of some rows rest on."""
         calls = sum(row.calls_per_step.mean * row.steps_used for row in rows)
@@ -114,6 +118,10 @@ class Claims:
             self._groups[key] = self._groups.get(key, 0.0) + (time.exposed_ns_per_step or 0)
         self._taken: set[int] = set()
 
+    def share(self, number: int) -> float:
+        """The part of all ranks that are of a class."""
+        return self._weights.get(number, 1) / self.ranks
+
     def _key(self, number: int, group: str | None) -> object:
         """Ranks of a class are in groups of their own, which a row tells of as one: those of equal mesh."""
         mesh = None if group is None else self._meshes.get(group)
@@ -132,7 +140,7 @@ class Claims:
             if id(row) in self._taken or row.rank_class not in self._left:
                 continue
             self._taken.add(id(row))
-            share = self._weights[row.rank_class] / self.ranks
+            share = self.share(row.rank_class)
             key = self._key(row.rank_class, row.group)
             available = min(
                 float(row.exposed_ns_per_step or 0),

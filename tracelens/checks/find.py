@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tracelens.checks.exposed import find_exposed_dp
 from tracelens.checks.facts import Facts
 from tracelens.checks.gradients import (
-    find_exposed_dp,
     find_fp32_reduction,
     find_idle_accumulation,
     find_small_messages,

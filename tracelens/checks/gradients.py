@@ -1,21 +1,17 @@
-"""Findings about data parallelism: what is not hidden, in which dtype, how often, and in how small pieces."""
+"""Findings about data parallelism: in which dtype gradients travel, how often, and in how small pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from tracelens.checks.codes import Code
-from tracelens.checks.facts import DATA_AXES, Facts, finding, waited_for
+from tracelens.checks.facts import DATA_AXES, Facts, finding
 from tracelens.collectives import DTYPE_BYTES, Primitive
-from tracelens.many_ranks import Skew
-from tracelens.results import Finding, InferredConfig, Phase, SizeRow, Traffic
+from tracelens.results import Finding, InferredConfig, SizeRow, Traffic
 from tracelens.topology import Axis
 from tracelens.units import format_bytes, format_percent, format_time
 
-LEAST_EXPOSED = 0.02
-"""Share of a step below which exposed time is not worth a finding."""
-_NEVER_HIDDEN = 0.02
-_REDUCTIONS = frozenset({Primitive.reduce_scatter, Primitive.all_reduce, Primitive.reduce})
+REDUCTIONS = frozenset({Primitive.reduce_scatter, Primitive.all_reduce, Primitive.reduce})
 _WORTH_BYTES = 1 << 20
 KNEE_BYTES = 1 << 20
 """Below about this payload a call costs its latency, whatever the link can do."""
@@ -25,121 +21,34 @@ _MOST_SMALL = 0.5
 _HALF = frozenset({"bf16", "fp16"})
 
 
-def find_exposed_dp(facts: Facts) -> Iterator[Finding]:
-    """Gradients and parameters can travel beside compute; what does not is told with the reason."""
-    rows = facts.rows(lambda row: facts.axis_of(row) in DATA_AXES)
-    exposed = facts.mean(rows, lambda row: row.exposed_ns_per_step)
-    if not facts.span_ns or exposed / facts.span_ns < LEAST_EXPOSED:
-        return
-    claimed = facts.claims.take(rows)
-    if claimed is None or claimed / facts.span_ns < LEAST_EXPOSED:
-        return
-    busy = facts.mean(rows, lambda row: row.busy_ns_per_step)
-    reason, hint = _why_exposed(facts, rows)
-    yield finding(
-        Code.dp_exposed,
-        f"{format_time(claimed)} of {format_time(busy)} of data-parallel communication are exposed in a step: {reason}",
-        hint=hint,
-        axis=Axis.dp,
-        measured=claimed / facts.span_ns,
-        limit=LEAST_EXPOSED,
-        unit="fraction",
-        claimed_ns=claimed,
-        coverage=facts.coverage(rows),
-    )
-
-
-def _why_exposed(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str]:
-    waiting = _mostly_waiting(facts, rows)
-    if waiting is not None:
-        return waiting
-    exposed = sum(row.exposed_ns_per_step or 0 for row in rows)
-    late = [row for row in rows if row.phase is Phase.optimizer]
-    if sum(row.exposed_ns_per_step or 0 for row in late) > 0.5 * exposed:
-        return (
-            "most of it is issued after the last backward, where no compute is left",
-            "reduce during backward and gather during forward: DDP and FSDP do; in Megatron --overlap-grad-reduce and "
-            "--overlap-param-gather, in DeepSpeed overlap_comm",
-        )
-    busy = sum(row.busy_ns_per_step or 0 for row in rows)
-    if busy and 1 - exposed / busy < _NEVER_HIDDEN:
-        return (
-            "next to nothing of it runs beside compute",
-            "look for one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1 without the order that needs it), or the "
-            "compute stream carrying the calls (async_op)",
-        )
-    time = facts.measurement.time
-    compute = sum(row.compute_ns for row in time) / len(time)
-    if facts.mean(rows, lambda row: row.busy_ns_per_step) > compute:
-        return (
-            f"it takes longer than all compute ({format_time(compute)})",
-            "give each rank more to compute: a larger micro-batch, gradient accumulation, or fewer data-parallel ranks",
-        )
-    calls = max((row.calls_per_step.mean for row in rows if row.primitive in _REDUCTIONS), default=0)
-    if 0 < calls <= 1:
-        return (
-            "gradients go in one bucket, which can't start before the last of them is there",
-            "use smaller buckets, or wrap each block as a unit",
-        )
-    return (
-        "the first gathers and the last reductions have nothing beside them, or compute is too short in between",
-        "prefetch the first unit earlier, make the first and last units smaller, or give each rank more to compute",
-    )
-
-
-def _mostly_waiting(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str] | None:
-    """Waiting for a late rank is no transfer: hiding it behind compute would gain nothing."""
-    sent = {(row.group, str(row.primitive)) for row in rows}
-    paired = [one for one in facts.measurement.skew or () if (one.group, one.primitive) in sent]
-    transfer = sum(one.transfer_ns or 0 for one in paired)
-    wait = sum(one.wait_ns or 0 for one in paired)
-    if not transfer or wait <= transfer:
-        return None
-    share = format_percent(wait / (wait + transfer))
-    told = f"{share} of the time of the calls that could be paired across ranks is waiting, not transfer"
-    late = _latest(paired)
-    if late is None:
-        return (
-            told,
-            "find what makes ranks late before you hide communication: the table of transfer and waiting says who and "
-            "why",
-        )
-    rank, waited, calls, of = late
-    return (
-        f"{told}, {format_percent(waited / wait)} of it for rank {rank} (last in {calls} of {of})",
-        f"find what makes rank {rank} late before you hide communication: the table of transfer and waiting says what "
-        "it does more",
-    )
-
-
-def _latest(paired: Sequence[Skew]) -> tuple[int, float, int, int] | None:
-    """The rank that is late by habit and waited for longest: itself, ns, calls to which it came last, of how many."""
-    by_rank: dict[int, list[Skew]] = {}
-    for one in paired:
-        if one.last is not None and one.last.systematic:
-            by_rank.setdefault(one.last.rank, []).append(one)
-    if not by_rank:
-        return None
-    waited = {rank: sum(waited_for(one) for one in rows) for rank, rows in by_rank.items()}
-    rank = max(waited, key=lambda rank: waited[rank])
-    lasts = [one.last for one in by_rank[rank] if one.last is not None]
-    return rank, waited[rank], sum(last.calls for last in lasts), sum(last.of for last in lasts)
-
-
 def find_fp32_reduction(facts: Facts) -> Iterator[Finding]:
-    """A model that computes in half precision and reduces its gradients in fp32 sends them at twice the size."""
-    rows = facts.rows(
-        lambda row: facts.axis_of(row) in DATA_AXES and row.primitive in _REDUCTIONS and row.dtype == "fp32"
-    )
-    sent = facts.mean(rows, lambda row: row.wire_bytes_per_step)
+    """A model that computes in half precision and reduces its gradients in fp32 sends them at twice the size.
+
+    What is gathered in fp32 too is kept in fp32: its gradients have no other dtype to travel in.
+    """
+    single = facts.rows(lambda row: facts.axis_of(row) in DATA_AXES and row.dtype == "fp32")
+    rows = [row for row in single if row.primitive in REDUCTIONS]
+    gathered = [row for row in single if row.primitive is Primitive.all_gather]
     halves = facts.rows(lambda row: row.dtype in _HALF and (row.wire_bytes_per_step or 0) > _WORTH_BYTES)
+    reduced = _elements(rows)
+    chosen = max(0.0, 1 - _elements(gathered) / reduced) if reduced else 0.0
+    sent = chosen * facts.mean(rows, lambda row: row.wire_bytes_per_step)
     if sent < _WORTH_BYTES or not halves:
         return
     # half the bytes could save at most half the exposed time
-    half = facts.mean(rows, lambda row: row.exposed_ns_per_step) / 2
+    half = chosen * facts.mean(rows, lambda row: row.exposed_ns_per_step) / 2
+    whole = not facts.rows(
+        lambda row: (
+            facts.axis_of(row) in DATA_AXES
+            and row.primitive in REDUCTIONS
+            and row.dtype in _HALF
+            and (row.wire_bytes_per_step or 0) > _WORTH_BYTES
+        )
+    )
     yield finding(
         Code.reduction_in_fp32,
-        f"gradients are reduced in fp32: {format_bytes(sent)} a step, {format_bytes(sent / 2)} in bf16",
+        f"{'gradients are' if whole else 'a part of the gradients is'} reduced in fp32: {format_bytes(sent)} a step, "
+        f"{format_bytes(sent / 2)} in bf16",
         hint="it is the safer choice and the default of torchtitan and Megatron; where the loss allows it, "
         "reduce in bf16 (reduce_dtype of MixedPrecisionPolicy, --grad-reduce-in-bf16)",
         axis=Axis.dp,
@@ -204,7 +113,7 @@ def find_idle_accumulation(facts: Facts) -> Iterator[Finding]:
         return
     for axis in (Axis.dp_replicate, Axis.dp, Axis.dp_shard):
         rows = facts.rows(
-            lambda row, axis=axis: facts.axis_of(row) is axis and row.primitive in _REDUCTIONS  # type: ignore[misc]
+            lambda row, axis=axis: facts.axis_of(row) is axis and row.primitive in REDUCTIONS  # type: ignore[misc]
         )
         times = _times_reduced(facts, rows, config)
         sent = facts.mean(rows, lambda row: row.wire_bytes_per_step)
@@ -215,9 +124,7 @@ def find_idle_accumulation(facts: Facts) -> Iterator[Finding]:
             Code.accumulation_saves_nothing,
             f"gradients travel over {axis} in each of {batches} micro-batches: {format_bytes(sent)} a step, "
             f"{format_bytes(sent / batches)} if they waited for the last",
-            hint="accumulate without reduction: no_sync() of DDP, set_requires_gradient_sync(False) and "
-            "set_requires_all_reduce(False) of FSDP2 (a wrapper made for DDP does nothing there); sharded gradients "
-            "cost the memory of whole ones meanwhile",
+            hint=_how_to_accumulate(config),
             axis=axis,
             measured=times,
             limit=1.0,
@@ -226,6 +133,30 @@ def find_idle_accumulation(facts: Facts) -> Iterator[Finding]:
             coverage=facts.coverage(rows),
         )
         return
+
+
+_ACCUMULATE = {
+    "ddp": "no_sync() of DDP",
+    "fsdp1": "no_sync() of FSDP",
+    "fsdp2": "set_requires_gradient_sync(False) and set_requires_all_reduce(False) of FSDP2 (a wrapper made for DDP "
+    "does nothing there)",
+}
+_WHOLE = "sharded gradients cost the memory of whole ones meanwhile"
+
+
+def _how_to_accumulate(config: InferredConfig) -> str:
+    """What helps in the framework that the traffic shows; what helps in each where it shows none."""
+    if config.framework == "deepspeed":
+        # deepspeed/runtime/engine.py: allreduce_gradients, and the assertion in no_sync
+        return (
+            "from ZeRO stage 2 on DeepSpeed reduces in every micro-batch, and its no_sync() refuses there: stage 1 "
+            "reduces once an update, for the memory of whole gradients; or take fewer, larger micro-batches"
+        )
+    if config.framework == "megatron":
+        return f"Megatron-Core reduces in the last micro-batch alone, where its schedule has a no_sync_func; {_WHOLE}"
+    known = "fsdp2" if config.framework == "torchtitan" else config.framework or ""
+    told = _ACCUMULATE.get(known) or ", ".join(_ACCUMULATE.values())
+    return f"accumulate without reduction: {told}; {_WHOLE}"
 
 
 def _times_reduced(facts: Facts, rows: Sequence[Traffic], config: InferredConfig) -> float | None:

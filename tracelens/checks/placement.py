@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracelens.checks.codes import ABOUT, Code
 from tracelens.checks.facts import Facts, finding
 from tracelens.collectives import Primitive
 from tracelens.errors import Severity
-from tracelens.results import Finding
+from tracelens.results import Finding, SizeRow, Traffic
 from tracelens.topology import Axis
 from tracelens.units import format_bytes, format_percent, format_time
 
+_RECORDING = "NCCL"
+"""The library whose calls PyTorch records."""
+_ACTIVATION = 1 / 4
 _LEAST_UNSIZED = 0.01
 """Share of the communication time below which unknown bytes are not worth a word."""
 
@@ -102,10 +105,11 @@ def find_missing_sequence_parallel(facts: Facts) -> Iterator[Finding]:
     if config is None or config.tp is None or config.tp <= 1 or config.sequence_parallel is not False:
         return
     rows = facts.rows(lambda row: facts.axis_of(row) is Axis.tp and row.primitive is Primitive.all_reduce)
-    sent = facts.mean(rows, lambda row: row.wire_bytes_per_step)
+    whole = _whole_activations(facts)
+    sent = sum(facts.share(row) * (row.wire_bytes_per_step or 0) for row in whole)
     if not sent:
         return
-    calls = facts.mean(rows, lambda row: row.calls_per_step.mean)
+    calls = sum(facts.share(row) * row.calls_per_step.mean for row in whole)
     yield finding(
         Code.sequence_parallel_missing,
         f"tensor parallelism of {config.tp} all-reduces whole activations ({calls:.4g} calls, {format_bytes(sent)} a "
@@ -116,6 +120,17 @@ def find_missing_sequence_parallel(facts: Facts) -> Iterator[Finding]:
         unit="bytes",
         coverage=facts.coverage(rows),
     )
+
+
+def _whole_activations(facts: Facts) -> list[SizeRow]:
+    """All-reduces of tensor parallelism about as large as the largest: those of a loss hold one number a token."""
+    sizes = [
+        row
+        for row in facts.measurement.sizes
+        if facts.axis_of(row) is Axis.tp and row.primitive is Primitive.all_reduce and row.to_bytes
+    ]
+    largest = max((row.to_bytes or 0 for row in sizes), default=0)
+    return [row for row in sizes if (row.to_bytes or 0) >= _ACTIVATION * largest]
 
 
 def find_unsized_traffic(facts: Facts) -> Iterator[Finding]:
@@ -131,9 +146,29 @@ def find_unsized_traffic(facts: Facts) -> Iterator[Finding]:
         Code.traffic_unsized,
         f"the bytes of {format_percent(unsized / busy)} of the communication time are unknown "
         f"({coverage.unsized_kernels} of {coverage.kernels} kernels)",
-        hint="record with PyTorch 2.4 or newer and CPU activity on, so that every kernel has its record",
+        hint=_how_to_size(rows, recorded=coverage.calls > 0),
         measured=unsized / busy,
         limit=_LEAST_UNSIZED,
         unit="fraction",
         coverage=facts.coverage(rows),
     )
+
+
+def _how_to_size(rows: Sequence[Traffic], *, recorded: bool) -> str:
+    """What gives kernels their record; some libraries write none, however a job is recorded."""
+    without = sorted({row.kernel for row in rows if row.kernel is not None and row.kernel != _RECORDING})
+    others = any(row.kernel in (None, _RECORDING) for row in rows)
+    told = []
+    if others and recorded:
+        told.append(
+            "other kernels have their record: what lacks it is a replay of a CUDA graph, which writes none (record the "
+            "step without graphs), or was launched before the recording (record a step more)"
+        )
+    elif others:
+        told.append(
+            "record with PyTorch 2.4 or newer and CPU activity on, so that every kernel has its record; a replay of a "
+            "CUDA graph writes none"
+        )
+    if without:
+        told.append(f"kernels of {', '.join(without)} carry no record, however they are recorded: judge them by time")
+    return "; ".join(told)

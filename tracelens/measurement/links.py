@@ -87,13 +87,13 @@ def measure_links(
         .sort("group", "what", "from_bytes", nulls_last=True)
     )
     table = {group.id: group for group in groups}
-    inside = _preset(devices) if given is None or "inside" not in given else given["inside"]
+    inside = rate_inside_node(devices) if given is None or "inside" not in given else given["inside"]
     across = None if given is None else given.get("across")
     rates = {False: inside, True: across, None: None}
     return tuple(_link(row, table.get(row["group"]), rates, gpus_per_node) for row in rows.iter_rows(named=True))
 
 
-def _preset(devices: Sequence[str]) -> float | None:
+def rate_inside_node(devices: Sequence[str]) -> float | None:
     """The one rate that all devices are sold with; None where one of them is of no known form, or they differ."""
     rates = {_rate(device) for device in devices}
     return rates.pop() if len(rates) == 1 else None
