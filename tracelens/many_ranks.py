@@ -240,20 +240,22 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dilation(msgspec.Struct, frozen=True, kw_only=True):
-    """How much longer matrix products run while communication runs beside them."""
+    """How much longer matrix products run while communication runs beside them, over the whole recording."""
 
     ranks: tuple[int, ...]
+    """Those whose products could be compared."""
     kernels_alone: int
+    """Of the products that were compared."""
     kernels_under: int
-    """Products that communication overlaps by nine tenths or more; those in between count on neither side."""
+    """Likewise; communication overlaps them by nine tenths or more, those in between count on neither side."""
+    all_kernels_under: int
+    """All matrix products under communication on all ranks read, those included that never ran alone."""
     ratio: float
     """Time under communication over time alone, of the same products."""
+    alone_ns: int
+    """What the compared products under communication would take alone, by the medians, all ranks together."""
     cost_ns: int
-    """What the products under communication took longer than alone, all ranks together."""
-    hidden_ns: int
-    """Communication that compute covers, all ranks together."""
-    net_gain_ns: int
-    """hidden - cost."""
+    """What they took longer than that; negative where they took less."""
     worst: str | None
     """The kernel that pays most."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from tracelens.many_ranks import Cause, Clock, ClockSource, Dilation, LastArrival, LinkUse, Routing, Skew
 from tracelens.report.waiting import dilation_lines, link_table, routing_lines, skew_table
 
@@ -150,18 +152,18 @@ def test_experts_in_words() -> None:
     )
 
 
-def test_what_overlap_costs_in_words() -> None:
+@pytest.mark.parametrize(
+    ("ranks", "cost_us", "where", "change"),
+    [((0, 1), 404, "ranks 0-1", "404 µs longer"), ((3,), -224, "rank 3", "224 µs less")],
+)
+def test_what_overlap_costs_is_told_of_what_was_compared_only(
+    ranks: tuple[int, ...], cost_us: int, where: str, change: str
+) -> None:
     dilation = Dilation(
-        ranks=(0, 1),
-        kernels_alone=5,
-        kernels_under=5,
-        ratio=1.76,
-        cost_ns=14_000 * US,
-        hidden_ns=41_000 * US,
-        net_gain_ns=27_000 * US,
-        worst=None,
-    )
+        ranks=ranks, kernels_alone=39, kernels_under=41, all_kernels_under=135, ratio=1.62, alone_ns=656 * US,
+        cost_ns=cost_us * US, worst=None,
+    )  # fmt: skip
     assert " ".join(text.strip() for text in _texts(dilation_lines(dilation))) == (
-        "Overlap: matrix products take 1.76 times as long under communication; it hid 41.0 ms, cost 14.0 ms, "
-        "net 27.0 ms over 2 ranks"
+        f"Overlap, whole recording, {where}: matrix products take 1.62 times as long under communication; 41 of 135 "
+        f"under it ran alone too, and took, by their medians, {change} than the 656 µs that they take alone"
     )

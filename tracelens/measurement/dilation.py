@@ -20,24 +20,23 @@ def measure_dilation(ranks: Sequence[RankSummary]) -> Dilation | None:
         None where no product of known sizes ran both ways.
     """
     frames = [summary.matmuls.with_columns(at=pl.lit(n)) for n, summary in enumerate(ranks)]
-    rows = pl.concat(frames).filter((pl.col("alone") > 0) & (pl.col("under") > 0) & pl.col("input_dims").is_not_null())
+    products = pl.concat(frames)
+    rows = products.filter((pl.col("alone") > 0) & (pl.col("under") > 0) & pl.col("input_dims").is_not_null())
     if rows.is_empty():
         return None
     rows = rows.with_columns(
         expected=pl.col("under") * pl.col("alone_ns"), measured=pl.col("under") * pl.col("under_ns")
     ).with_columns(cost=pl.col("measured") - pl.col("expected"))
-    seen = [ranks[n] for n in rows["at"].unique().sort()]
+    seen = [ranks[n].rank for n in rows["at"].unique().sort()]
     measured, expected = float(rows["measured"].sum()), float(rows["expected"].sum())
-    cost = round(measured - expected)
-    hidden = sum(summary.head.overlap_ns for summary in seen)
     dearest = rows.group_by("name").agg(pl.col("cost").sum()).sort("cost", "name", descending=[True, False])
     return Dilation(
-        ranks=tuple(sorted({summary.rank for summary in seen if summary.rank is not None})),
+        ranks=tuple(sorted({rank for rank in seen if rank is not None})),
         kernels_alone=int(rows["alone"].sum()),
         kernels_under=int(rows["under"].sum()),
+        all_kernels_under=int(products["under"].sum()),
         ratio=measured / expected,
-        cost_ns=cost,
-        hidden_ns=hidden,
-        net_gain_ns=hidden - cost,
+        alone_ns=round(expected),
+        cost_ns=round(measured - expected),
         worst=dearest["name"][0] if dearest["cost"][0] > 0 else None,
     )

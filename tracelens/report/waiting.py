@@ -161,9 +161,11 @@ def dilation_lines(dilation: Dilation | None) -> list[Line]:
     """What compute pays for the communication that it hides."""
     if dilation is None:
         return []
+    where = f", rank{'s' if len(dilation.ranks) > 1 else ''} {format_ranks(dilation.ranks)}" if dilation.ranks else ""
+    change = format_time(abs(dilation.cost_ns)) + (" longer" if dilation.cost_ns >= 0 else " less")
     text = (
-        f"Overlap: matrix products take {dilation.ratio:.2f} times as long under communication; it hid "
-        f"{format_time(dilation.hidden_ns)}, cost {format_time(dilation.cost_ns)}, "
-        f"net {format_time(dilation.net_gain_ns)} over {plural(len(dilation.ranks), 'rank')}"
+        f"Overlap, whole recording{where}: matrix products take {dilation.ratio:.2f} times as long under "
+        f"communication; {dilation.kernels_under:,} of {dilation.all_kernels_under:,} under it ran alone too, and "
+        f"took, by their medians, {change} than the {format_time(dilation.alone_ns)} that they take alone"
     )
     return note(text, indent="", style=PLAIN)
