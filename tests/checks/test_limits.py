@@ -153,6 +153,17 @@ def test_links_below_their_share_warn_and_unknown_ones_are_not_checked() -> None
     assert codes(run(), policy) == [("not-checked", "warning")]
 
 
+def test_an_overlap_that_no_run_could_fall_below_is_no_limit() -> None:
+    # GIVEN ranks that hide 60 % each: 5 points are allowed, and 55 % are the least
+    assert limits(run(), Policy(), baseline=BASELINE)["overlap: communication under compute"][3] == pytest.approx(55.0)
+    # AND 4, 20 and 36 %: three sigma of 16 points are more than the mean of 20
+    uneven = tuple(Overlap(rank=rank, comm_overlap_pct=4.0 + 16 * rank) for rank in range(3))
+    apart = msgspec.structs.replace(run(), overlap=uneven)
+    names = limits(apart, Policy(), baseline=make_baseline([apart], ["a"]))
+    assert not [name for name in names if name.startswith("overlap")]
+    assert [name for name in names if name.startswith("time")]
+
+
 def test_times_of_other_ranks_than_those_of_the_baseline_are_not_judged() -> None:
     other = run(compute=90)
     fewer = msgspec.structs.replace(other, run=a_run((3,), world_size=8), time=other.time[:3])
