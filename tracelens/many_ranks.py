@@ -25,8 +25,8 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     offset_ns: int
-    spread_ns: int
-    """Median distance of the single calls from the offset: how well it is known."""
+    spread_ns: int | None
+    """Median distance of the single calls from the offset: how well it is known; null of one call, which has none."""
     calls: int
     hops: int
     """Ranks between this one and the reference, each adding its error; 1 shares calls with the reference itself."""

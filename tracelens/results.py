@@ -36,11 +36,16 @@ class Evidence(StrEnum):
 
 
 class RanksSource(StrEnum):
-    """Where the ranks of a group come from: `metadata` is pg_config, `rebuilt` start, stride and size."""
+    """Where the ranks of a group come from.
+
+    `metadata` is pg_config, `record` the list of the calls, `rebuilt` start, stride and size, or the size of the job,
+    `assumed` that of the job for a communicator that is known by its stream only.
+    """
 
     metadata = "metadata"
     record = "record"
     rebuilt = "rebuilt"
+    assumed = "assumed"
 
 
 class TraceFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,7 +145,8 @@ def test_any_clock_offsets_are_recovered_exactly(clocks: list[int], work: list[i
         meet(ranks, 1000)
     found = aligned([rank.summary(groups) for rank in ranks]).clocks
     assert [clock.offset_ns for clock in found] == [clock - clocks[0] for clock in clocks]
-    assert {clock.spread_ns for clock in found} == {0}
+    # one call has no spread
+    assert {clock.spread_ns for clock in found[1:]} == {0 if len(work) > 1 else None}
 
 
 def test_clocks_are_carried_from_group_to_group() -> None:
@@ -172,4 +173,7 @@ def test_clocks_are_carried_from_group_to_group() -> None:
 )
 def test_the_clocks_of_handwritten_traces_are_those_of_their_truth(folder: str, offset_ns: int) -> None:
     ranks = [summarize(HANDWRITTEN / folder / f"rank{rank}.json") for rank in range(2)]
-    assert [clock.offset_ns for clock in aligned(ranks).clocks] == [0, offset_ns]
+    clocks = aligned(ranks).clocks
+    assert [clock.offset_ns for clock in clocks] == [0, offset_ns]
+    # how well is known where there are several calls
+    assert [clock.spread_ns is None for clock in clocks] == [False, clocks[1].calls == 1]

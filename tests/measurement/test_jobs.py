@@ -32,6 +32,19 @@ def test_steps_that_begin_again_are_another_run() -> None:
     assert set(left_out(job)) == {"a0", "a1"}
 
 
+def test_the_choice_is_told_as_it_was_made() -> None:
+    def told(*ranks: RankSummary) -> str:
+        (problem,) = choose_job(ranks).problems
+        return problem.message
+
+    pair = [summary(rank, world_size=2, start_ns=5) for rank in (0, 1)]
+    old, new = (summary(0, world_size=size, path=str(size), start_ns=start) for size, start in ((4, 1), (8, 2)))
+    assert "the one with the most ranks is shown (2 of 4 files)" in told(*pair, old, new)
+    assert "the newest of 2 with as many ranks is shown (1 of 2 files)" in told(old, new)
+    at_once = summary(0, world_size=16, path="16", start_ns=2)
+    assert "the first of 2 with as many ranks is shown" in told(new, at_once)
+
+
 def test_steps_that_go_on_are_windows_of_one_run() -> None:
     windows = [summary(0, steps=(n,), path=f"w{n}", start_ns=n) for n in (10, 20, 30)]
     job = choose_job(windows)

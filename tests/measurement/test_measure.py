@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 
 from tests.measurement.build import call, group, summary
 from tracelens.errors import InputError, UsageError
 from tracelens.measurement.measure import measure
-from tracelens.results import Traffic
+from tracelens.results import RanksSource, Traffic
 from tracelens.summary import KERNELS, LINKS, SEGMENTS, RankSummary
 
 
@@ -108,6 +109,8 @@ def test_groups_are_known_to_cross_nodes_by_the_given_size_of_one() -> None:
     assert [g.spans_nodes for g in measure([rank], gpus_per_node=4).groups] == [True]
     assert [g.spans_nodes for g in measure([rank], gpus_per_node=16).groups] == [False]
     assert [problem.code for problem in measure([rank]).run.problems] == ["nodes-assumed"]
+    # where nothing communicates nothing crosses nodes
+    assert measure([summary(world_size=16)]).run.problems == ()
 
 
 def test_words_that_the_contract_does_not_have_are_told_as_other() -> None:
@@ -118,3 +121,14 @@ def test_words_that_the_contract_does_not_have_are_told_as_other() -> None:
 def test_no_summary_is_an_error() -> None:
     with pytest.raises(InputError, match="no trace"):
         measure([])
+
+
+def test_a_communicator_that_is_known_by_its_stream_has_assumed_ranks() -> None:
+    local = group("stream 7", [0, 1])
+    rebuilt = msgspec.structs.replace(local, ranks_source=RanksSource.rebuilt)
+    named = msgspec.structs.replace(group("5", [0, 2]), ranks_source=RanksSource.rebuilt)
+    measured = measure([summary(calls=[call(0, group=0), call(1, group=1)], groups=[rebuilt, named])])
+    assert {found.names: found.ranks_source for found in measured.groups} == {
+        ("stream 7",): RanksSource.assumed,
+        ("5",): RanksSource.rebuilt,
+    }

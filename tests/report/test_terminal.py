@@ -26,7 +26,7 @@ from tracelens.collectives import Primitive
 from tracelens.errors import Problem, Severity
 from tracelens.report.document import Document
 from tracelens.report.terminal import render_text
-from tracelens.results import Skipped, StepTime
+from tracelens.results import Overlap, Skipped, StepTime
 
 GOLDEN = Path(__file__).parent / "golden"
 DOCUMENTS = [ordinary_document, huge_document, bare_document, a_document]
@@ -201,3 +201,13 @@ def test_rows_that_differ_in_their_evidence_only_are_told_apart() -> None:
     text = render_text(a_document(groups=(group,), traffic=tuple(rows)))
     assert re.search(r"send +bf16 +fwd +meta +8 ", text)
     assert re.search(r"send +bf16 +fwd +place +8 ", text)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"), [((0, 0, 1, 1), "over 2 ranks"), ((0, 0), "whole recording: 50.00 %"), ((None, None), "over 2")]
+)
+def test_windows_of_a_rank_count_as_one_rank(ranks: tuple[int | None, ...], told: str) -> None:
+    overlap = tuple(Overlap(rank=rank, comm_overlap_pct=50.0) for rank in ranks)
+    (line,) = (line for line in render_text(a_document(overlap=overlap)).splitlines() if "whole recording:" in line)
+    assert told in line
+    assert ("over" in line.split("%")[1]) == ("over" in told)

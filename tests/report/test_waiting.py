@@ -69,7 +69,7 @@ def a_link(**changes: Any) -> LinkUse:
     return LinkUse(**{**defaults, **changes})
 
 
-def a_clock(rank: int, offset: int, spread: int) -> Clock:
+def a_clock(rank: int, offset: int, spread: int | None) -> Clock:
     return Clock(rank=rank, offset_ns=offset, spread_ns=spread, calls=9, hops=1, source=ClockSource.collectives)
 
 
@@ -110,6 +110,12 @@ def test_calls_that_were_not_used_and_clocks_are_told_below() -> None:
     lines = _texts(skew_table((row,), clocks, {}, every_row=False))
     assert lines[3] == "  calls not used: 3 on one rank only, 7 before the last rank recorded"
     assert lines[4] == "  clocks of 3 ranks aligned: up to 7.00 µs apart, known to 300 ns"
+
+
+def test_a_clock_that_one_call_places_is_not_called_exact() -> None:
+    clocks = (a_clock(0, 0, 0), a_clock(1, 3 * US, None))
+    lines = _texts(skew_table((a_skew(),), clocks, {}, every_row=False))
+    assert lines[3] == "  clocks of 2 ranks aligned: up to 3.00 µs apart, of a single call for some"
 
 
 def test_one_rank_makes_no_claim() -> None:

@@ -88,10 +88,16 @@ class GroupTable:
             descriptions=tuple(entry.descriptions),
             size=local.size,
             ranks=ranks,
-            ranks_source=local.ranks_source,
+            ranks_source=_source(local),
             mesh=entry.mesh,
             spans_nodes=_spans_nodes(ranks, gpus_per_node),
         )
+
+
+def _source(local: LocalGroup) -> RanksSource | None:
+    """A group that no record names is told by its stream, and as many ranks as the job has were taken for all."""
+    unnamed = local.name is not None and local.name.startswith("stream ")
+    return RanksSource.assumed if unnamed and local.ranks_source is RanksSource.rebuilt else local.ranks_source
 
 
 def mesh_of_group(group: LocalGroup) -> Mesh | None:

@@ -30,7 +30,7 @@ def choose_job(summaries: Iterable[RankSummary]) -> Job:
     runs = [run for job in _split_jobs(single) for run in _split_runs(job)]
     if not runs:
         return Job((), tuple(repeated))
-    chosen = max(runs, key=lambda run: (len({s.rank for s in run}), max(s.head.start_ns or 0 for s in run)))
+    chosen = max(runs, key=lambda run: (_ranks(run), _start(run)))
     others = [s for run in runs if run is not chosen for s in run]
     left = [Skipped(path=s.head.path, why=_why(s.head, chosen[0].head)) for s in others]
     problems = [_warn("rank-twice", f"{file.why} ({file.path} is left out)") for file in repeated]
@@ -113,7 +113,20 @@ def _describe(runs: Sequence[Sequence[RankSummary]], chosen: Sequence[RankSummar
     shown = f"{len(chosen)} of {sum(map(len, runs))} files"
     differ = len({(run[0].head.world_size, run[0].head.backend) for run in runs}) > 1
     what = "different jobs" if differ else "different runs of the job"
-    return f"{what} are among the files ({len(runs)}); the one with the most ranks is shown ({shown})"
+    most = [run for run in runs if _ranks(run) == _ranks(chosen)]
+    which = "the one with the most ranks"
+    if len(most) > 1:
+        told = sum(_start(run) == _start(chosen) for run in most) == 1
+        which = f"{'the newest' if told else 'the first'} of {len(most)} with as many ranks"
+    return f"{what} are among the files ({len(runs)}); {which} is shown ({shown})"
+
+
+def _ranks(run: Sequence[RankSummary]) -> int:
+    return len({summary.rank for summary in run})
+
+
+def _start(run: Sequence[RankSummary]) -> int:
+    return max(summary.head.start_ns or 0 for summary in run)
 
 
 def _warn(code: str, message: str) -> Problem:

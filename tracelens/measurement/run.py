@@ -22,7 +22,8 @@ def find_node_size(ranks: Sequence[RankSummary], given: int | None) -> tuple[int
     world = ranks[0].head.world_size
     if len(by_host) > 1 and world == sum(map(len, by_host.values())):
         return max(map(len, by_host.values())), []
-    if world is not None and world <= DEFAULT_GPUS_PER_NODE:
+    communicates = any(len(summary.calls) or len(summary.kernels) for summary in ranks)
+    if not communicates or (world is not None and world <= DEFAULT_GPUS_PER_NODE):
         return DEFAULT_GPUS_PER_NODE, []
     message = f"{DEFAULT_GPUS_PER_NODE} GPUs per node are assumed; the traces do not tell (--gpus-per-node)"
     return DEFAULT_GPUS_PER_NODE, [Problem(code="nodes-assumed", severity=Severity.info, message=message)]

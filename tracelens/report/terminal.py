@@ -169,7 +169,10 @@ def _overlap(overlap: Sequence[Overlap]) -> list[Line]:
         return []
     low, high = min(known), max(known)
     percent = f"{low:.2f} %" if low == high else f"{low:.2f} to {high:.2f} %, median {median(known):.2f} %,"
-    over = f" over {plural(len(known), 'rank')}" if len(known) > 1 else ""
+    ranks = {row.rank for row in overlap if row.comm_overlap_pct is not None}
+    # a rank may have recorded several windows; of files whose rank is not known each may be another
+    read = len(known) if None in ranks else len(ranks)
+    over = f" over {plural(read, 'rank')}" if read > 1 else ""
     text = f"Communication under compute, whole recording: {percent}{over}"
     return [Line(text)]
 

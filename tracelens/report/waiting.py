@@ -97,8 +97,9 @@ def _clocks(clocks: Sequence[Clock] | None) -> list[Line]:
         return []
     offsets = [clock.offset_ns for clock in clocks]
     apart = format_time(max(offsets) - min(offsets))
-    known = format_time(max(clock.spread_ns for clock in clocks))
-    return [Line(f"  clocks of {plural(len(clocks), 'rank')} aligned: up to {apart} apart, known to {known}")]
+    spreads = [clock.spread_ns for clock in clocks if clock.spread_ns is not None]
+    known = f"known to {format_time(max(spreads))}" if len(spreads) == len(clocks) else "of a single call for some"
+    return [Line(f"  clocks of {plural(len(clocks), 'rank')} aligned: up to {apart} apart, {known}")]
 
 
 def link_table(links: Sequence[LinkUse] | None, owners: Mapping[str, str], *, every_row: bool) -> list[Line]:
