@@ -200,6 +200,15 @@ def test_what_no_recording_can_size_is_not_asked_for(kernel: str, calls: int, to
     assert untold not in (finding.hint or "")
 
 
+def test_records_without_sizes_are_those_of_an_older_pytorch() -> None:
+    silent = a_row(
+        jobs.TENSOR, Primitive.all_reduce, RANKS, dtype=None, payload_bytes_per_step=None, wire_bytes_per_step=None
+    )
+    (finding,) = by_code(job(silent, groups=(jobs.TENSOR,), run=a_run(RANKS, coverage=jobs.coverage())), "TL101")
+    assert "PyTorch 2.4 or newer" in (finding.hint or "")
+    assert "CUDA graph" not in (finding.hint or "")
+
+
 def test_slow_calls_of_one_rank_may_be_waiting_and_more_compute_is_not_asked_for() -> None:
     # GIVEN 700 MiB in 90 ms of reductions, 8.2 GB/s where an H100 does 450, longer than all compute
     slow = gradients(SHARD, busy_ns_per_step=90 * MS)

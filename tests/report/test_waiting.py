@@ -95,7 +95,12 @@ def test_a_rank_that_is_not_last_more_than_chance_would_have_it_is_no_straggler(
 def test_too_few_calls_are_not_called_chance() -> None:
     last = a_last(systematic=False, too_few=True, calls=1, of=1)
     lines = _texts(skew_table((a_skew(last=last),), None, {}, every_row=False))
-    assert lines[2].endswith("3 (1 of 1) too few to tell")
+    assert lines[2].endswith("3 (1 of 1) too few")
+
+
+def test_messages_are_late_now_for_one_rank_and_now_for_another_and_not_by_chance() -> None:
+    row = a_skew(primitive="p2p", last=a_last(systematic=False, calls=16, of=48))
+    assert _texts(skew_table((row,), None, {}, every_row=False))[2].endswith("3 (16 of 48) no one rank")
 
 
 def test_missing_members_are_told_and_unknown_times_stay_unknown() -> None:

@@ -104,8 +104,8 @@ def _mostly_waiting(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str] | 
     if late is None:
         return (
             told,
-            "find what makes ranks late before you hide communication: the table of transfer and waiting says who and "
-            "why",
+            "find what makes ranks late before you hide communication: the table of transfer and waiting says how "
+            "often each came last; none does by habit, as far as these calls tell",
         )
     rank, waited, calls, of = late
     return (

@@ -157,14 +157,16 @@ def find_unsized_traffic(facts: Facts) -> Iterator[Finding]:
 def _how_to_size(rows: Sequence[Traffic], *, recorded: bool) -> str:
     """What gives kernels their record; some libraries write none, however a job is recorded."""
     without = sorted({row.kernel for row in rows if row.kernel is not None and row.kernel != _RECORDING})
-    others = any(row.kernel in (None, _RECORDING) for row in rows)
+    unrecorded = any(row.kernel == _RECORDING for row in rows)
     told = []
-    if others and recorded:
+    if any(row.kernel is None for row in rows):
+        told.append("record with PyTorch 2.4 or newer, whose records tell group, dtype and elements")
+    if unrecorded and recorded:
         told.append(
             "other kernels have their record: what lacks it is a replay of a CUDA graph, which writes none (record the "
             "step without graphs), or was launched before the recording (record a step more)"
         )
-    elif others:
+    elif unrecorded:
         told.append(
             "record with PyTorch 2.4 or newer and CPU activity on, so that every kernel has its record; a replay of a "
             "CUDA graph writes none"

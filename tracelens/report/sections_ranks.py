@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from tracelens.many_ranks import LastArrival, LinkUse, PipelineRun
+from tracelens.many_ranks import LastArrival, LinkUse, PipelineRun, Skew
 from tracelens.report.document import Document
 from tracelens.report.sections import (
     Cell,
@@ -20,6 +20,7 @@ from tracelens.report.sections import (
     text_columns,
     time,
 )
+from tracelens.report.waiting import why_no_habit
 from tracelens.topology import format_ranks
 from tracelens.units import UNKNOWN, format_time
 
@@ -42,7 +43,7 @@ def skew_table(document: Document, owners: Mapping[str, str]) -> Table | None:
             time(row.wait_ns),
             rate(row.busbw_bytes_per_s),
             Cell(_last(row.last)),
-            Cell(_cause(row.last)),
+            Cell(_cause(row)),
         ]
         for row in ordered
     ]
@@ -54,11 +55,12 @@ def _last(last: LastArrival | None) -> str:
     return "nobody" if last is None else f"rank {last.rank} ({last.calls} of {last.of})"
 
 
-def _cause(last: LastArrival | None) -> str:
+def _cause(row: Skew) -> str:
+    last = row.last
     if last is None:
         return ""
     if not last.systematic:
-        return "too few to tell" if last.too_few else "chance"
+        return why_no_habit(row)
     more = "" if last.cause_ns is None else f", {format_time(last.cause_ns)} more"
     return f"{last.cause}{more}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from tracelens.many_ranks import Cause, Clock, Dilation, LastArrival, LinkUse, Routing, Skew
+from tracelens.many_ranks import Cause, Clock, Dilation, LinkUse, Routing, Skew
 from tracelens.report.lines import PLAIN, Line, left_out, limit, note, plural, titled_table
 from tracelens.report.table import Column
 from tracelens.topology import format_ranks
@@ -54,7 +54,7 @@ def skew_table(
             format_time(row.transfer_ns),
             format_time(row.wait_ns),
             format_rate(row.busbw_bytes_per_s),
-            _last(row.last),
+            _last(row),
         ]
         for row in shown
     ]
@@ -72,14 +72,22 @@ def _members(row: Skew) -> str:
     return ranks if row.complete else f"{ranks} of {UNKNOWN if row.size is None else row.size}"
 
 
-def _last(last: LastArrival | None) -> str:
+def _last(row: Skew) -> str:
+    last = row.last
     if last is None:
         return "nobody"
     often = f"{last.rank} ({last.calls} of {last.of})"
     if not last.systematic:
-        return f"{often} {'too few to tell' if last.too_few else 'by chance'}"
+        return f"{often} {why_no_habit(row)}"
     more = "" if last.cause_ns is None else f" +{format_time(last.cause_ns)}"
     return f"{often} {_SHORT.get(last.cause, last.cause.value)}{more}"
+
+
+def why_no_habit(row: Skew) -> str:
+    """Why no rank is called late: messages are late as the schedule has it, now for one rank and now for another."""
+    if row.last is not None and row.last.too_few:
+        return "too few"
+    return "no one rank" if row.primitive == "p2p" else "by chance"
 
 
 def _unpaired(skew: Sequence[Skew]) -> list[Line]:
