@@ -209,6 +209,13 @@ def test_records_without_sizes_are_those_of_an_older_pytorch() -> None:
     assert "CUDA graph" not in (finding.hint or "")
 
 
+def test_splits_that_pytorch_cuts_are_judged_by_time() -> None:
+    cut = a_row(jobs.EXPERTS, Primitive.all_to_all, RANKS, payload_bytes_per_step=None, wire_bytes_per_step=None)
+    (finding,) = by_code(job(cut, groups=(jobs.EXPERTS,), run=a_run(RANKS, coverage=jobs.coverage())), "TL101")
+    assert "after 30 ranks: judge it by time" in (finding.hint or "")
+    assert "PyTorch 2.4" not in (finding.hint or "")
+
+
 def test_slow_calls_of_one_rank_may_be_waiting_and_more_compute_is_not_asked_for() -> None:
     # GIVEN 700 MiB in 90 ms of reductions, 8.2 GB/s where an H100 does 450, longer than all compute
     slow = gradients(SHARD, busy_ns_per_step=90 * MS)

@@ -159,8 +159,12 @@ def _how_to_size(rows: Sequence[Traffic], *, recorded: bool) -> str:
     without = sorted({row.kernel for row in rows if row.kernel is not None and row.kernel != _RECORDING})
     unrecorded = any(row.kernel == _RECORDING for row in rows)
     told = []
-    if any(row.kernel is None for row in rows):
+    called = [row for row in rows if row.kernel is None]
+    cut = [row for row in called if row.primitive is Primitive.all_to_all and row.dtype is not None]
+    if len(called) > len(cut):
         told.append("record with PyTorch 2.4 or newer, whose records tell group, dtype and elements")
+    if cut:
+        told.append("PyTorch's records cut the splits of an all-to-all after 30 ranks: judge it by time")
     if unrecorded and recorded:
         told.append(
             "other kernels have their record: what lacks it is a replay of a CUDA graph, which writes none (record the "
