@@ -230,6 +230,7 @@ def test_slow_calls_of_one_rank_may_be_waiting_and_more_compute_is_not_asked_for
     ):
         (finding,) = by_code(other, "TL403")
         assert "longer than all compute" in finding.message
+        assert ("unknown without several ranks" in finding.message) == (other.skew is None)
 
 
 def test_a_slow_link_and_exposed_gradients_do_not_claim_the_same_time() -> None:

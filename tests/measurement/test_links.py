@@ -125,7 +125,8 @@ def test_a_card_that_may_sit_on_pcie_has_no_known_link(card: str) -> None:
     [
         ("Tesla V100-SXM2-32GB", 150e9), ("NVIDIA A100-SXM4-80GB", 300e9), ("A100-SXM4-40GB", 300e9),
         ("NVIDIA A800-SXM4-80GB", 200e9), ("NVIDIA H800", 200e9), ("NVIDIA H100 80GB HBM3", 450e9),
-        ("NVIDIA H20", 450e9), ("NVIDIA H200", 450e9), ("NVIDIA GH200 480GB", 450e9), ("NVIDIA B200", 900e9),
+        ("NVIDIA H20", 450e9), ("NVIDIA H200", 450e9), ("NVIDIA GH200 480GB", 450e9),
+        ("NVIDIA GH200 144G HBM3e", 450e9), ("AMD Instinct MI250X / MI250", 400e9), ("NVIDIA B200", 900e9),
         ("NVIDIA GB200", 900e9), ("NVIDIA B300 SXM6 AC", 900e9), ("AMD Instinct MI300X", 448e9),
     ],
 )  # fmt: skip

@@ -51,9 +51,18 @@ def find_exposed_dp(facts: Facts) -> Iterator[Finding]:
 
 
 def _why_exposed(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str]:
-    waiting = _mostly_waiting(facts, rows)
-    if waiting is not None:
-        return waiting
+    if any(one.transfer_ns for one in _paired(facts, rows)):
+        return _mostly_waiting(facts, rows) or _never_beside(rows) or _too_little_compute(facts, rows)
+    never = _never_beside(rows)
+    slow = None if never else _slower_than_its_link(facts, rows)
+    if slow is not None:
+        return slow
+    reason, hint = never or _too_little_compute(facts, rows)
+    return f"{reason}; how much of it is waiting is unknown without several ranks of a group", hint
+
+
+def _never_beside(rows: Sequence[Traffic]) -> tuple[str, str] | None:
+    """Communication that is not issued where compute is, or never runs there."""
     exposed = sum(row.exposed_ns_per_step or 0 for row in rows)
     late = [row for row in rows if row.phase is Phase.optimizer]
     if sum(row.exposed_ns_per_step or 0 for row in late) > 0.5 * exposed:
@@ -69,9 +78,11 @@ def _why_exposed(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str]:
             "look for one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1 without the order that needs it), or the "
             "compute stream carrying the calls (async_op)",
         )
-    slow = _slower_than_its_link(facts, rows)
-    if slow is not None:
-        return slow
+    return None
+
+
+def _too_little_compute(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, str]:
+    """Communication that compute is too short for, in all or where it runs."""
     time = facts.measurement.time
     compute = sum(row.compute_ns for row in time) / len(time)
     if facts.mean(rows, lambda row: row.busy_ns_per_step) > compute:
@@ -140,7 +151,7 @@ def _slower_than_its_link(facts: Facts, rows: Sequence[Traffic]) -> tuple[str, s
     link = rate_inside_node(facts.measurement.run.devices)
     local = [row for row in rows if _is_local(facts, row) and _is_large(row)]
     busy = sum(row.busy_ns_per_step or 0 for row in local)
-    if link is None or not busy or any(one.transfer_ns for one in _paired(facts, rows)):
+    if link is None or not busy:
         return None
     rate = sum(row.wire_bytes_per_step or 0 for row in local) / busy * 1e9
     if rate >= _FAR_BELOW * link:

@@ -26,12 +26,12 @@ INSIDE_NODE: tuple[tuple[str, float], ...] = (
     ("H200", 450e9),
     ("G?B200", 900e9),
     ("G?B300( SXM6 AC)?", 900e9),
-    ("MI250X?", 400e9),
+    ("MI250X?( / MI250)?", 400e9),
     ("MI300X", 448e9),
     ("MI325X", 448e9),
 )
 _MAKER = "(Tesla |NVIDIA |AMD Instinct )*"
-_MEMORY = r"([ -]\d+ ?GB)?"
+_MEMORY = r"([ -]\d+ ?GB?)?( HBM\d\w*)?"
 
 _BUCKET = 2
 """Sizes of one bucket lie within a factor of 2^_BUCKET."""
