@@ -125,7 +125,7 @@ def test_no_calls_at_all_leave_the_layout_open() -> None:
     found: Any = infer([Tape(0, 8, {"default_pg": range(8)}).summary()])
     assert found.workload == "unknown"
     assert found.config.dp is None
-    assert found.status == "ambiguous"
+    assert found.status == "undetermined"
 
 
 def test_a_lone_rank_is_no_world_to_speak_of() -> None:
