@@ -245,6 +245,9 @@ def _other_frameworks(model: ModelSpec, layout: Layout) -> Iterator[Alternative]
         if framework is Framework.torchtitan:
             plain = msgspec.structs.replace(layout, framework=framework, options=PLAIN)
             yield Alternative(f"{words} (without its trainer)", model, plain)
+        if framework is Framework.ddp:
+            given = msgspec.structs.replace(layout, framework=framework, options=DDPOptions(first_bucket_mib=None))
+            yield Alternative(f"{words} (with `bucket_cap_mb` given)", model, given)
 
 
 def _uneven_stages(model: ModelSpec, layout: Layout) -> Iterator[Alternative]:

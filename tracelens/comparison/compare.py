@@ -11,6 +11,7 @@ from tracelens.compared import Comparison, ComparisonRow, Verdict
 from tracelens.comparison.items import Item, Unit, measured_units, place_groups, predicted_items
 from tracelens.comparison.join import Pair, join
 from tracelens.comparison.reasons import Explanation, explain_differences
+from tracelens.comparison.sizes import differing_sizes
 from tracelens.errors import UsageError
 from tracelens.ledger.groups import AXIS_OF, group_mesh
 from tracelens.ledger.layout import Layout
@@ -19,6 +20,10 @@ from tracelens.ledger.predict import predict
 from tracelens.ledger.results import Ledger
 from tracelens.results import Measurement, Phase
 from tracelens.topology import Axis, Mesh
+from tracelens.units import format_bytes
+
+_MOST_SIZES = 3
+"""Sizes that differ which are told of one row."""
 
 Origin = Literal["given", "metadata", "inferred"]
 
@@ -64,7 +69,7 @@ def compare(measurement: Measurement, expected: Expectation, *, tolerance: float
 
     reasons = explain_differences(joined, expected.model, layout, try_out)
     meshes = _axes_of_meshes(layout, joined)
-    rows = [_row(one.unit, pair, reasons, meshes) for one in joined for pair in one.pairs]
+    rows = [_row(one.unit, pair, reasons, meshes, tolerance) for one in joined for pair in one.pairs]
     explained, absent = _fractions(joined)
     return Comparison(
         sizes_from=expected.sizes_from,
@@ -183,7 +188,9 @@ def _axes_of_meshes(layout: Layout, joined: Sequence[JoinedUnit]) -> dict[Mesh, 
     return {mesh: next(iter(told)) for mesh, told in axes.items() if mesh and len(told) == 1}
 
 
-def _row(unit: Unit, pair: Pair, reasons: Sequence[Explanation], meshes: dict[Mesh, Axis]) -> ComparisonRow:
+def _row(
+    unit: Unit, pair: Pair, reasons: Sequence[Explanation], meshes: dict[Mesh, Axis], tolerance: float
+) -> ComparisonRow:
     lead = pair.lead
     axes = {item.axis for item in pair.predicted} or {item.axis for item in pair.measured}
     axis = axes.pop() if len(axes) == 1 else Axis.mixed
@@ -208,7 +215,7 @@ def _row(unit: Unit, pair: Pair, reasons: Sequence[Explanation], meshes: dict[Me
         predicted_overlap=_promised_overlap(pair.predicted),
         measured_overlap_pct=_seen_overlap(pair.measured),
         verdict=pair.verdict,
-        why=None if pair.verdict is Verdict.match else _why(unit, pair, reasons),
+        why=None if pair.verdict is Verdict.match else _why(unit, pair, reasons) + _residual(pair, tolerance),
         ranks=unit.ranks,
         group=next((item.group for item in pair.measured if item.group), None),
         payload_bytes=lead.payload_bytes if pair.measured else None,
@@ -237,6 +244,21 @@ def _why(unit: Unit, pair: Pair, reasons: Sequence[Explanation]) -> str:
             if reason.covers(unit, pair, elsewhere=elsewhere):
                 return reason.words
     return "no known alternative explains it"
+
+
+def _residual(pair: Pair, tolerance: float) -> str:
+    """Words for the sizes of a row that are not as predicted; none where it has one size, or calls differ."""
+    dtypes = {item.dtype for item in pair.predicted}, {item.dtype for item in pair.measured}
+    if len(pair.predicted) == len(pair.measured) == 1 or dtypes[0] != dtypes[1]:
+        return ""
+    sizes = differing_sizes(pair.predicted, pair.measured, tolerance)
+    told = [
+        f"{one.calls:g} of {pair.measured_calls:g} calls send {format_bytes(one.measured)} each, "
+        f"not {format_bytes(one.predicted)} ({100 * (one.measured / one.predicted - 1):+.3g} %)"
+        for one in sizes[:_MOST_SIZES]
+        if one.predicted
+    ]
+    return "".join(f"; {text}" for text in told)
 
 
 def _rank_rows(row: ComparisonRow) -> tuple[bool, float, int]:

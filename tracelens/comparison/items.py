@@ -29,6 +29,8 @@ class Item:
     """Of one call; None where calls differ."""
     calls: float
     wire_bytes: float | None
+    is_mean: bool = False
+    """Predicted calls whose sizes are known only on average."""
     axis: Axis | None = None
     term: str | None = None
     overlap: str | None = None
@@ -155,6 +157,7 @@ def _predicted(row: LedgerRow) -> Item:
         payload_bytes=round(row.elements * DTYPE_BYTES[row.dtype]),
         calls=row.calls,
         wire_bytes=row.wire_bytes,
+        is_mean=row.elements_vary,
         overlap=row.overlap.value,
     )
 

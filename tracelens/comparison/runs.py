@@ -9,7 +9,7 @@ from math import log2, sqrt
 from tracelens.collectives import Primitive
 from tracelens.compared import MetricChange, RunComparison, RunRow, TimeVerdict, Verdict
 from tracelens.comparison.compare import unsized_time_fraction
-from tracelens.comparison.join import same_bytes, same_calls
+from tracelens.comparison.sizes import same_bytes, same_calls
 from tracelens.errors import InputError
 from tracelens.results import Group, Measurement, Run, SizeRow, StepTime
 from tracelens.topology import Axis, format_mesh, format_ranks
