@@ -194,7 +194,7 @@ def test_whatever_stands_in_a_file_that_is_no_model_the_message_says_what_and_wh
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TraceLensError, match=re.escape(message)) as error:
         load_model(str(tmp_path / name))
-    assert re.search(r"config\.json|docs/predict\.md", error.value.hint or "")
+    assert re.search(r"config\.json|docs/predict\.md|TOML file", error.value.hint or "")
 
 
 @pytest.mark.parametrize("name", ["folder", "folder.json", "folder.toml"])
