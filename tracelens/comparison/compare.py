@@ -11,7 +11,7 @@ from tracelens.compared import Comparison, ComparisonRow, Verdict
 from tracelens.comparison.items import Item, Unit, measured_units, place_groups, predicted_items
 from tracelens.comparison.join import Pair, join
 from tracelens.comparison.reasons import Explanation, explain_differences
-from tracelens.comparison.sizes import differing_sizes
+from tracelens.comparison.sizes import SizeDifference, differing_sizes
 from tracelens.errors import UsageError
 from tracelens.ledger.groups import AXIS_OF, group_mesh
 from tracelens.ledger.layout import Layout
@@ -247,18 +247,19 @@ def _why(unit: Unit, pair: Pair, reasons: Sequence[Explanation]) -> str:
 
 
 def _residual(pair: Pair, tolerance: float) -> str:
-    """Words for the sizes of a row that are not as predicted; none where it has one size, or calls differ."""
+    """Words for the sizes of a row that are not as predicted; none where calls or types differ, which say it all."""
     dtypes = {item.dtype for item in pair.predicted}, {item.dtype for item in pair.measured}
-    if len(pair.predicted) == len(pair.measured) == 1 or dtypes[0] != dtypes[1]:
+    if dtypes[0] != dtypes[1]:
         return ""
     sizes = differing_sizes(pair.predicted, pair.measured, tolerance)
-    told = [
-        f"{one.calls:g} of {pair.measured_calls:g} calls send {format_bytes(one.measured)} each, "
-        f"not {format_bytes(one.predicted)} ({100 * (one.measured / one.predicted - 1):+.3g} %)"
-        for one in sizes[:_MOST_SIZES]
-        if one.predicted
-    ]
+    told = (_told_size(one, pair.measured_calls) for one in sizes[:_MOST_SIZES] if one.predicted)
     return "".join(f"; {text}" for text in told)
+
+
+def _told_size(one: SizeDifference, of: float) -> str:
+    change = 100 * (one.measured / one.predicted - 1)
+    who, each = ("the call sends", "") if of == 1 else (f"{one.calls:g} of {of:g} calls send", " each")
+    return f"{who} {format_bytes(one.measured)}{each}, not {format_bytes(one.predicted)} ({change:+.3g} %)"
 
 
 def _rank_rows(row: ComparisonRow) -> tuple[bool, float, int]:
