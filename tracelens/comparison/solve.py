@@ -235,9 +235,14 @@ def _improve(
         better = best_alternative(options, worst, try_out)
         if better is None:
             break
+        if _sizes(better.model) == _sizes(state.model):
+            words.append(better.words)  # sizes are told as they are in the end
         state = better
-        words.append(better.words)
     return state.model, state.layout, words
+
+
+def _sizes(model: ModelSpec) -> tuple[int, int]:
+    return model.vocab, model.layers
 
 
 def _can_be(model: ModelSpec, layout: Layout) -> bool:
