@@ -210,6 +210,7 @@ def _decide_levels(job: Job, case: Case, data: DataParallel, *, sharded: bool) -
 
 
 def _decide_dtype(case: Case, data: DataParallel) -> None:
+    """The dtype in which gradients are reduced; with less confidence where a part of them has another."""
     counted: Counter[str] = Counter()
     for s in data.shard:
         for c in s.use.calls:
@@ -218,7 +219,18 @@ def _decide_dtype(case: Case, data: DataParallel) -> None:
     if not counted:
         return
     (dtype, most), total = counted.most_common(1)[0], sum(counted.values())
-    if most > 0.7 * total:
+    share = most / total
+    shares = ", ".join(f"{dtype} {100 * count / total:.1f} %" for dtype, count in counted.most_common())
+    if share >= _NEARLY_ALL:
         case.decide("grad_dtype", dtype, 0.97, f"{most:,} of {total:,} elements of gradients are reduced in {dtype}")
+    elif share > _MOST:
+        why = f"most elements of gradients are reduced in {dtype}"
+        case.decide("grad_dtype", dtype, min(share, _SURE_OF_A_MIX), why)
+        case.object_to("grad_dtype", f"gradients are reduced in several dtypes: {shares} of their elements")
     else:
-        case.leave("grad_dtype", tuple(counted), "gradients are reduced in several dtypes")
+        case.leave("grad_dtype", tuple(counted), f"gradients are reduced in several dtypes: {shares} of their elements")
+
+
+_NEARLY_ALL, _MOST = 0.98, 0.7
+"""Shares of the elements: norms and a router may be kept in another dtype; a larger rest is a mix, and told as one."""
+_SURE_OF_A_MIX = 0.89
