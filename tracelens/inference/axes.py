@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
@@ -63,6 +63,13 @@ def find_axes(job: Job, case: Case) -> DataParallel:
     data = find_data_parallel(job, case)
     _close_product(job, case, data)
     return data
+
+
+def axes_by_traffic(job: Job) -> Case:
+    """The axes as the traffic has them without any name, to hold names against."""
+    case = Case()
+    find_axes(replace(job, findings=[]), case)
+    return case
 
 
 def _sizes_by_rank(job: Job, role: Role) -> set[int]:
