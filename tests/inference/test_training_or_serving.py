@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,9 +13,12 @@ from benchmarks.inference_megatron import Megatron, dualpipe, serving
 from benchmarks.inference_tape import Tape
 from tracelens.inference.infer import infer
 from tracelens.summary import COMPUTE, RankSummary
+from tracelens.trace.summarize import summarize
 
 if TYPE_CHECKING:
     from benchmarks.inference_layouts import Layout
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def _workloads(summaries: list[RankSummary]) -> set[str]:
@@ -35,6 +39,12 @@ def _layouts(*, trains: bool) -> list[Layout]:
         layouts.Layout("tp", tp=8, sp=False, **common),
         layouts.Layout("tp sp", tp=2, **common),
     ]
+
+
+@pytest.mark.parametrize("name", ["pp", "1f1b", "interleaved"])
+def test_recorded_pipelines_without_data_parallelism_are_training_from_every_rank(name: str) -> None:
+    folder = CHECKOUT / "fixtures" / "toys" / name
+    assert _workloads([summarize(path) for path in sorted(folder.glob("rank*.json.gz"))]) == {"training"}
 
 
 @pytest.mark.torch
