@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-import msgspec
 import pytest
 
-from benchmarks.inference_megatron import written
+from benchmarks.inference_megatron import serving, written
+from benchmarks.inference_noise import deal_names, describe
 from benchmarks.inference_scoring import Mark, Score
 from benchmarks.inference_tape import Tape
 from tracelens.inference.infer import infer
 from tracelens.results import Inference
-from tracelens.summary import RankSummary
 
 SCHEDULES = written()
 LIE = "group-name-contradicted"
-
-
-def _described(summary: RankSummary, description: str) -> RankSummary:
-    groups = tuple(msgspec.structs.replace(group, description=description) for group in summary.head.groups)
-    return replace(summary, head=msgspec.structs.replace(summary.head, groups=groups))
 
 
 def _codes(found: Inference) -> set[str]:
@@ -32,7 +26,7 @@ def _codes(found: Inference) -> set[str]:
 def test_one_description_for_every_group_makes_nothing_wrong(lie: str) -> None:
     score, silent = Score(), []
     for name, (summaries, truth) in SCHEDULES.items():
-        found = infer([_described(summary, f"mesh_{lie}") for summary in summaries])
+        found = infer([describe(summary, [f"mesh_{lie}"]) for summary in summaries])
         score.add(name, truth, found)
         if LIE not in _codes(found) and truth.get(lie) == 1:
             silent.append(name)
@@ -92,7 +86,7 @@ def _neutral(rows: Mapping[str, Sequence[int]], description: str) -> Inference:
     for name in rows:
         for size in (70_000, 90_000):
             tape.call("all_reduce", name, size, phase=None)
-    return infer([_described(tape.summary(), description)])
+    return infer([describe(tape.summary(), [description])])
 
 
 @pytest.mark.parametrize("name", ["tp", "pp", "cp", "ep"])
@@ -104,3 +98,23 @@ def test_several_groups_under_one_name_are_believed_less_than_one(name: str) -> 
     assert several.confidence.get(name, 0.0) < 0.9
     assert LIE in _codes(several)
     assert LIE not in _codes(one)
+
+
+def test_a_silent_group_of_experts_leaves_them_open_where_everything_else_was_seen() -> None:
+    found = _fsdp({"mesh_dp_shard": range(8), "mesh_ep": (0, 1, 2, 3)})
+    assert found.config.ep is None
+    assert found.undetermined["ep"] == (1, 4)
+
+
+def test_a_group_of_one_does_not_outweigh_served_layers_that_are_seen() -> None:
+    (summary,), _ = serving(8, 1)
+    found = infer([describe(summary, ["mesh_tp" if group.size == 1 else "" for group in summary.head.groups])])
+    assert (found.config.tp, found.config.dp) == (8, 1)
+    assert _codes(found) == {LIE}
+
+
+def test_descriptions_dealt_out_at_random_are_no_worse_than_none() -> None:
+    score = Score()
+    for name, (summaries, truth) in SCHEDULES.items():
+        score.add(name, truth, infer(deal_names(summaries, random.Random(name))))
+    assert score.total()[Mark.wrong] == 0, score.notes

@@ -86,8 +86,7 @@ def read_names(job: Job, case: Case, traffic: Case) -> None:
             continue
         told = _disagreement(axis, own) or _against_traffic(name, larger[0], traffic)
         if told is None:
-            strongest = max(larger, key=lambda hint: hint.is_confirmed)
-            case.decide(name, larger[0].group.size, 0.95 if strongest.is_confirmed else 0.9, strongest.told())
+            _argue(case, name, max(larger, key=lambda hint: hint.is_confirmed), traffic)
             continue
         case.object_to(name, told.message)
         job.findings.append(told)
@@ -156,18 +155,32 @@ _SHOWN = 3
 def _against_traffic(name: str, hint: _Hint, traffic: Case) -> Finding | None:
     """The traffic alone tells another size: of its own, or because the other axes leave no room for this one.
 
-    That no tokens are seen to travel does not speak against experts: they close no product.
+    That no tokens are seen to travel does not refute experts: they close no product.
     """
     verdict = traffic.verdict(name)
-    surely = verdict.confidence is not None and verdict.confidence >= _SURE_OF_TRAFFIC and name != "ep"
-    if not surely or verdict.value == hint.group.size:
+    if verdict.value in (None, hint.group.size) or (verdict.value == 1 and not _leaves_no_room(name, traffic)):
         return None
     why = next((told.supports[0] for told in traffic.evidence([name]) if told.supports), "the traffic")
     message = f"{hint.told()}, but the traffic has {name} {verdict.value}: {why}"
     return _finding(hint.axis, message, hint.group.ranks or ())
 
 
+def _leaves_no_room(name: str, traffic: Case) -> bool:
+    return name != "ep" and (traffic.verdict(name).confidence or 0.0) >= _SURE_OF_TRAFFIC
+
+
 _SURE_OF_TRAFFIC = 0.9
+
+
+def _argue(case: Case, name: str, hint: _Hint, traffic: Case) -> None:
+    """A name decides; but for experts that are silent where everything else was seen, which it leaves open."""
+    size, seen = hint.group.size, traffic.verdict(name)
+    if size == 1 or hint.is_confirmed or seen.value != 1 or (seen.confidence or 0.0) < _SURE_OF_TRAFFIC:
+        case.decide(name, size, 0.95 if hint.is_confirmed else 0.9, hint.told())
+        return
+    case.leave(
+        name, (1, size), f"{hint.told()}, and carries no tokens", would_decide="records of what experts exchange"
+    )
 
 
 def _finding(axis: Axis, message: str, ranks: tuple[int, ...]) -> Finding:

@@ -238,7 +238,7 @@ def _decide_dtype(case: Case, data: DataParallel) -> None:
     if share >= _NEARLY_ALL:
         case.decide("grad_dtype", dtype, 0.97, f"{most:,} of {total:,} elements of gradients are reduced in {dtype}")
     elif share > _MOST:
-        why = f"most elements of gradients are reduced in {dtype}"
+        why = f"{shares} of the elements of gradients"
         case.decide("grad_dtype", dtype, min(share, _SURE_OF_A_MIX), why)
         case.object_to("grad_dtype", f"gradients are reduced in several dtypes: {shares} of their elements")
     else:
