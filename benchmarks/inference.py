@@ -4,8 +4,8 @@
 
 Suites: traces beside the checkout that have a truth file; the exercises' traces and the generated ones in fixtures/;
 schedules written from their sources; layouts of real PyTorch code by dry run, where torch is installed (their
-summaries are kept in FOLDER), those that rules were written on, those held out and random ones apart; and the layouts
-under noise.
+summaries are kept in FOLDER), those that rules were written on, those held out and random ones apart; the layouts
+under noise; and with groups that are described as what they are not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import importlib.util
 import json
 import random
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,22 +157,9 @@ def main() -> None:
                 scores[title] = score(cases, blind=blind, one_rank=one_rank)
     noisy = {kind: _noisy(everything, noise, blind=True) for kind, noise in KINDS.items()}
     lied = {kind: _noisy(everything, noise, blind=False) for kind, noise in LIES.items()}
-    print(
-        table(scores),
-        "",
-        "Under noise, blind:",
-        table(noisy),
-        "",
-        "Under false names:",
-        table(lied),
-        "",
-        fields_table(scores.values()),
-        sep="\n",
-    )
-    sure = sum(
-        (s.sure for s in (*scores.values(), *noisy.values(), *lied.values())),
-        scores[next(iter(scores))].sure.__class__(),
-    )
+    print(table(scores), "", "Under noise, blind:", table(noisy), "", "Under false names:", table(lied), sep="\n")
+    print("", fields_table(scores.values()), sep="\n")
+    sure = sum((s.sure for s in (*scores.values(), *noisy.values(), *lied.values())), Counter[bool]())
     print(f"\nnon-trivial fields at 0.9 and more: {sure[True]} right, {sure[False]} wrong")
     if arguments.notes:
         for title, result in (scores | noisy | lied).items():
