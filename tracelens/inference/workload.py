@@ -22,7 +22,7 @@ def find_workload(job: Job) -> tuple[Workload, str]:
         return "recommendation", "embedding tables are looked up over all-to-all or reduce-scatter"
     if job.trains:
         gradients = job.has(Role.weights, Role.updates, Role.grads, Role.shard_grads)
-        return "training", "calls in backward" + (", gradients are reduced" if gradients else "")
+        return "training", "a backward was seen" + (", gradients are reduced" if gradients else "")
     if not any(True for _ in job.calls()):
         return "unknown", "no communication call was recorded"
     if job.returns_messages and not any(view.gaps for view in job.views):
