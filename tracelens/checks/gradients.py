@@ -37,7 +37,8 @@ def find_exposed_dp(facts: Facts) -> Iterator[Finding]:
     reason, hint = _why_exposed(facts, rows)
     yield finding(
         Code.dp_exposed,
-        f"{format_time(claimed)} of {format_time(busy)} of data-parallel communication are exposed in a step: {reason}",
+        f"{format_time(claimed)} of {format_time(busy)} of data-parallel communication are exposed in a step: {reason}"
+        f"{facts.doubt(rows, 'time')}",
         hint=hint,
         axis=Axis.dp,
         measured=claimed / facts.span_ns,
@@ -118,7 +119,8 @@ def find_fp32_reduction(facts: Facts) -> Iterator[Finding]:
     half = facts.mean(rows, lambda row: row.exposed_ns_per_step) / 2
     yield finding(
         Code.reduction_in_fp32,
-        f"gradients are reduced in fp32: {format_bytes(sent)} a step, {format_bytes(sent / 2)} in bf16",
+        f"gradients are reduced in fp32: {format_bytes(sent)} a step, {format_bytes(sent / 2)} in bf16"
+        f"{facts.doubt(rows, 'bytes')}",
         hint="it is the safer choice and the default of torchtitan and Megatron; where the loss allows it, "
         "reduce in bf16 (reduce_dtype of MixedPrecisionPolicy, --grad-reduce-in-bf16)",
         axis=Axis.dp,
@@ -163,7 +165,7 @@ def _small(facts: Facts, axis: Axis | None, sizes: Sequence[SizeRow]) -> Iterato
         Code.messages_small,
         f"{calls:.4g} of {all_calls:.4g} {axis} calls a step carry less than {format_bytes(KNEE_BYTES)} "
         f"({format_percent(calls / all_calls)}; {format_bytes(payload / calls)} on average) and take "
-        f"{format_time(busy)}",
+        f"{format_time(busy)}{facts.doubt(rows, 'bytes', 'time')}",
         hint="merge them: larger buckets (bucket_cap_mb, reduce_bucket_size), larger FSDP units, "
         "a higher stage3_param_persistence_threshold",
         axis=axis,
@@ -193,7 +195,7 @@ def find_idle_accumulation(facts: Facts) -> Iterator[Finding]:
         yield finding(
             Code.accumulation_saves_nothing,
             f"gradients travel over {axis} in each of {batches} micro-batches: {format_bytes(sent)} a step, "
-            f"{format_bytes(sent / batches)} if they waited for the last",
+            f"{format_bytes(sent / batches)} if they waited for the last{facts.doubt(rows, 'bytes')}",
             hint="accumulate without reduction: no_sync() of DDP, set_requires_gradient_sync(False) and "
             "set_requires_all_reduce(False) of FSDP2 (a wrapper made for DDP does nothing there); sharded gradients "
             "cost the memory of whole ones meanwhile",

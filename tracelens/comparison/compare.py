@@ -157,7 +157,7 @@ def _fractions(joined: Sequence[JoinedUnit]) -> tuple[float | None, float | None
 
 def _missing(pair: Pair) -> float:
     """Predicted bytes of a pair that were not seen."""
-    if pair.verdict is Verdict.match or (pair.measured and pair.measured_bytes is None):
+    if pair.verdict is Verdict.match or (pair.measured and (pair.measured_bytes is None or pair.lacks_bytes)):
         return 0.0
     return max(0.0, pair.predicted_bytes - (pair.measured_bytes or 0))
 
@@ -166,9 +166,9 @@ def unsized_time_fraction(measurement: Measurement) -> float | None:
     """Share of the communication time that is spent in kernels whose bytes are unknown."""
     busy = unsized = 0.0
     for row in measurement.traffic:
-        spent = (row.busy_ns_per_step or 0) * max(1, len(row.ranks))
-        busy += spent
-        unsized += spent if row.wire_bytes_per_step is None else 0
+        ranks = max(1, len(row.ranks))
+        busy += (row.busy_ns_per_step or 0) * ranks
+        unsized += row.unsized_busy_ns_per_step * ranks
     return unsized / busy if busy else None
 
 
@@ -211,7 +211,8 @@ def _row(
         measured_calls=pair.measured_calls if pair.measured else None,
         predicted_bytes=pair.predicted_bytes if pair.predicted else None,
         measured_bytes=bytes_seen,
-        ratio=bytes_seen / pair.predicted_bytes if bytes_seen is not None and pair.predicted_bytes else None,
+        lacks_bytes=pair.lacks_bytes,
+        ratio=_ratio(pair),
         predicted_overlap=_promised_overlap(pair.predicted),
         measured_overlap_pct=_seen_overlap(pair.measured),
         verdict=pair.verdict,
@@ -220,6 +221,11 @@ def _row(
         group=next((item.group for item in pair.measured if item.group), None),
         payload_bytes=lead.payload_bytes if pair.measured else None,
     )
+
+
+def _ratio(pair: Pair) -> float | None:
+    seen = pair.measured_bytes
+    return None if seen is None or pair.lacks_bytes or not pair.predicted_bytes else seen / pair.predicted_bytes
 
 
 def _promised_overlap(items: Sequence[Item]) -> Literal["yes", "partial", "no"] | None:

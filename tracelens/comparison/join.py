@@ -48,6 +48,11 @@ class Pair:
         return sum(known) if known else None
 
     @property
+    def lacks_bytes(self) -> bool:
+        """Whether measured calls are without bytes, so that there are at least `measured_bytes`."""
+        return any(item.lacks_bytes for item in self.measured)
+
+    @property
     def lead(self) -> Item:
         """The item that gives a row its words: the largest measured one, else the largest predicted."""
         return max(self.measured or self.predicted, key=lambda item: item.wire_bytes or 0)
@@ -127,7 +132,7 @@ def _match(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) -> Ve
     pair = Pair(tuple(ours), tuple(theirs), Verdict.match)
     equal = (
         same_calls(pair.predicted_calls, pair.measured_calls)
-        and same_bytes(pair.predicted_bytes, pair.measured_bytes, tolerance)
+        and _same_bytes(pair, tolerance)
         and not differing_sizes(ours, theirs, tolerance)
     )
     return Verdict.match if equal else None
@@ -139,9 +144,16 @@ def _other_dtype(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float)
     return _difference(ours, theirs, tolerance) if dtypes[0].isdisjoint(dtypes[1]) and same_calls(*calls) else None
 
 
+def _same_bytes(pair: Pair, tolerance: float) -> bool:
+    """Whether the bytes of a pair agree; a lower bound below what was predicted is no contradiction."""
+    if pair.lacks_bytes and (pair.measured_bytes or 0) <= pair.predicted_bytes:
+        return True
+    return same_bytes(pair.predicted_bytes, pair.measured_bytes, tolerance)
+
+
 def _difference(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) -> Verdict:
     pair = Pair(tuple(ours), tuple(theirs), Verdict.more)
-    if not same_bytes(pair.predicted_bytes, pair.measured_bytes, tolerance):
+    if not _same_bytes(pair, tolerance):
         return Verdict.more if (pair.measured_bytes or 0) > pair.predicted_bytes else Verdict.less
     if not same_calls(pair.predicted_calls, pair.measured_calls):
         return Verdict.more if pair.measured_calls > pair.predicted_calls else Verdict.less

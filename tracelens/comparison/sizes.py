@@ -55,7 +55,7 @@ def differing_sizes(predicted: Sequence[Item], measured: Sequence[Item], toleran
         tolerance: of the bytes of each size, or 1 KiB.
     """
     counts = sum(item.calls for item in predicted), sum(item.calls for item in measured)
-    unknown = any(item.wire_bytes is None for item in (*predicted, *measured))
+    unknown = any(item.wire_bytes is None or item.lacks_bytes for item in (*predicted, *measured))
     if unknown or not same_calls(*counts) or any(item.is_mean for item in predicted):
         return []
     found = [

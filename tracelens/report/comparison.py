@@ -18,7 +18,7 @@ from tracelens.compared import (
 from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, remark, titled_table
 from tracelens.report.table import Column
 from tracelens.topology import format_mesh, format_ranks
-from tracelens.units import UNKNOWN, format_bytes, format_time
+from tracelens.units import UNKNOWN, at_least, format_bytes, format_time
 
 _MOST_DIFFERENCES, _MOST_MATCHES, _MOST_CHANGES = 12, 16, 16
 _TIME_WORDS = {
@@ -148,7 +148,7 @@ def _difference_cells(rows: Sequence[ComparisonRow]) -> list[str]:
         *_call_cells(rows),
         _count(row.measured_calls),
         _count(row.predicted_calls),
-        "none" if row.measured_calls is None else format_bytes(row.measured_bytes),
+        "none" if row.measured_calls is None else format_measured(row),
         "none" if row.predicted_calls is None else format_bytes(row.predicted_bytes),
         "" if row.ratio is None else f"{row.ratio:.3g}",
     ]
@@ -168,7 +168,7 @@ def _matches(merged: Sequence[list[ComparisonRow]], *, every_row: bool) -> list[
         [
             *_call_cells(alike),
             _count(alike[0].measured_calls),
-            format_bytes(alike[0].measured_bytes),
+            format_measured(alike[0]),
             alike[0].predicted_overlap or UNKNOWN,
             _hidden(alike),
             alike[0].term or "",
@@ -177,6 +177,11 @@ def _matches(merged: Sequence[list[ComparisonRow]], *, every_row: bool) -> list[
     ]
     title = f"As predicted, per rank and step ({plural(len(merged), 'row')})"
     return [*titled_table(title, columns, rows), *left_out(len(merged) - len(shown), "row")]
+
+
+def format_measured(row: ComparisonRow) -> str:
+    """The bytes that were measured; a lower bound where calls are without."""
+    return at_least(format_bytes(row.measured_bytes), partial=row.lacks_bytes)
 
 
 def _hidden(rows: Sequence[ComparisonRow]) -> str:
@@ -274,15 +279,33 @@ def _changes(title: str, rows: Sequence[RunRow], *, every_row: bool) -> list[Lin
             row.dtype or UNKNOWN,
             "all" if row.from_bytes is None else f"≥ {format_bytes(row.from_bytes)}",
             _pair(_count(row.base_calls), _count(row.candidate_calls)),
-            _pair(format_bytes(row.base_bytes), format_bytes(row.candidate_bytes)),
-            _pair(format_time(row.base_busy_ns), format_time(row.candidate_busy_ns)),
-            _pair(format_time(row.base_exposed_ns), format_time(row.candidate_exposed_ns)),
-            {Verdict.match: "same", Verdict.absent: "gone", Verdict.unpredicted: "new"}.get(row.verdict, row.verdict),
+            _pair(
+                at_least(format_bytes(row.base_bytes), partial=row.base_lacks_bytes),
+                at_least(format_bytes(row.candidate_bytes), partial=row.candidate_lacks_bytes),
+            ),
+            _times(row, row.base_busy_ns, row.candidate_busy_ns),
+            _times(row, row.base_exposed_ns, row.candidate_exposed_ns),
+            word_of_bytes(row),
             _TIME_WORDS[row.time_verdict],
         ]
         for row in shown
     ]
     return [*titled_table(title, columns, cells), *left_out(len(rows) - len(shown), "row")]
+
+
+def word_of_bytes(row: RunRow) -> str:
+    """What became of calls and bytes; `?` where nothing differs in what is known, and not all is."""
+    if row.verdict is Verdict.match and (row.base_lacks_bytes or row.candidate_lacks_bytes):
+        return UNKNOWN
+    words = {Verdict.match: "same", Verdict.absent: "gone", Verdict.unpredicted: "new"}
+    return words.get(row.verdict, str(row.verdict))
+
+
+def _times(row: RunRow, base: float | None, candidate: float | None) -> str:
+    return _pair(
+        at_least(format_time(base), partial=row.base_lacks_time),
+        at_least(format_time(candidate), partial=row.candidate_lacks_time),
+    )
 
 
 def _pair(base: str, candidate: str) -> str:
