@@ -134,14 +134,22 @@ def _with_annotation(records: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame
         found, left_on="start_ns", right_on="span_start", by="thread", strategy="forward", check_sortedness=False
     )
     inside = pl.col("operator_end") <= pl.col("end_ns")
-    names = {"operator": "annotation", "operator_dims": "annotation_dims", "operator_types": "annotation_types"}
     silent = pl.col("collective").is_null() & inside
+    # c10d operators that take lists of tensors show no shape until 2.2: `[[], [], [], []]` of `TensorList`
+    shapeless = (~pl.col("operator_dims").str.contains(r"\d")).fill_null(value=True)
+    nameless = pl.col("operator").is_null()
     return joined.with_columns(
         pl.when(inside).then(pl.col("annotation")),
-        *[
-            pl.when(silent).then(pl.coalesce(told, name)).otherwise(pl.col(told)).alias(told)
-            for told, name in names.items()
-        ],
+        pl.when(silent & nameless).then("annotation").otherwise("operator").alias("operator"),
+        pl.when(silent & shapeless)
+        .then(pl.coalesce("annotation_dims", "operator_dims"))
+        .otherwise("operator_dims")
+        .alias("operator_dims"),
+        pl.when(silent & shapeless)
+        .then(pl.coalesce("annotation_types", "operator_types"))
+        .otherwise("operator_types")
+        .alias("operator_types"),
+        shapes_of_input=silent & shapeless,
     ).drop("span_start", "operator_end", "annotation_dims", "annotation_types")
 
 
