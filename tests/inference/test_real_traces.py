@@ -124,10 +124,11 @@ def test_gradients_in_two_dtypes_are_told_as_a_mix(shared_traces: Path) -> None:
     assert any("bf16 71.9 %, fp32 28.1 %" in text for text in told.against)
 
 
-def test_a_trace_without_any_call_says_nothing_of_the_axes() -> None:
+def test_a_trace_of_gloo_alone_says_nothing_of_the_axes() -> None:
     trace = SHARED / "edge" / "cpu_only_gloo_world300.json.gz"
     if not trace.exists():
         pytest.skip("needs ../shared/traces")
     found = infer([summarize(trace)])
     assert (found.config.tp, found.config.pp, found.config.cp, found.config.dp) == (None,) * 4
     assert {"tp", "pp", "dp"} <= set(found.undetermined)
+    assert found.workload == "unknown"

@@ -101,3 +101,62 @@ def test_an_annotation_tells_what_goes_in_and_not_how_many_ranks_there_are(
     call = found.calls.row(0, named=True)
     assert (call["in_elements"], call["out_elements"], call["group_size"]) == (4096, None, None)
     assert (call["payload_bytes"], call["wire_bytes"]) == (payload, None)
+
+
+# --- gloo -------------------------------------------------------------------------------------------------
+
+GLOO_RAN = (
+    note("gloo:all_reduce", 100, 400, [[1000]], tid=GLOO),
+    note("gloo:all_reduce", 300, 400, [[3000]], tid=GLOO + 1),
+    note("gloo:all_gather", 900, 50, [[500]], tid=GLOO),
+)
+
+
+def test_what_gloo_ran_are_the_calls_of_a_trace_that_holds_nothing_else(tmp_path: Path) -> None:
+    found = read(tmp_path, *GLOO_RAN, backend="gloo", groups=3)
+    assert found.calls["primitive"].to_list() == ["all_reduce", "all_reduce", "all_gather"]
+    # all groups hold the same four ranks: 2 (n-1)/n of 4,000 and 12,000 B, (n-1)/n of the 8,000 B gathered
+    assert found.calls["payload_bytes"].to_list() == [4000, 12_000, 8000]
+    assert found.calls["wire_bytes"].to_list() == [6000, 18_000, 6000]
+    assert found.calls["kernels"].to_list() == [0, 0, 0]
+    (told,) = [problem for problem in found.head.problems if problem.code == "communicator-assumed"]
+    assert "3 calls" in told.message
+    (group,) = measure([found]).groups
+    assert (group.names, group.ranks) == (("0", "1", "2"), (0, 1, 2, 3))
+
+
+def test_groups_of_other_ranks_leave_the_group_of_gloo_open(tmp_path: Path) -> None:
+    two = [
+        {"pg_name": "0", "backend_config": "cpu:gloo", "pg_size": 4, "ranks": [0, 1, 2, 3]},
+        {"pg_name": "1", "backend_config": "cpu:gloo", "pg_size": 2, "ranks": [0, 1]},
+    ]
+    found = read(tmp_path, *GLOO_RAN, backend="gloo", pg_config=two)
+    assert found.calls["group"].null_count() == 3
+    assert found.calls["payload_bytes"].to_list() == [4000, 12_000, None]
+    assert found.calls["wire_bytes"].null_count() == 3
+
+
+@pytest.mark.parametrize(
+    "issued",
+    [
+        [span("c10d::allreduce_", at, 20, [[[n]], [], [], []]) for at, n in ((90, 1000), (290, 3000))]
+        + [span("c10d::_allgather_base_", 880, 20, [[2000], [500], []])],
+        [
+            span("tracelens::record_param_comms", at, 20, args={"Collective name": name, "In msg nelems": n})
+            for at, n, name in ((90, 1000, "allreduce"), (290, 3000, "allreduce"), (880, 500, "_allgather_base"))
+        ],
+    ],
+    ids=["operators", "our capture"],
+)
+def test_what_gloo_ran_for_a_call_that_is_there_counts_no_second_time(
+    tmp_path: Path, issued: list[dict[str, Any]]
+) -> None:
+    found = read(tmp_path, *issued, *GLOO_RAN, backend="gloo")
+    assert found.calls["primitive"].to_list() == ["all_reduce", "all_reduce", "all_gather"]
+    assert found.calls["in_elements"].to_list() == [1000, 3000, 500]
+
+
+def test_gloo_beside_nccl_counts_too(tmp_path: Path) -> None:
+    record = {"Collective name": "allreduce", "In msg nelems": 64, "dtype": "Float", "Group size": 4}
+    found = read(tmp_path, span("record_param_comms", 10, 20, args=record), *GLOO_RAN)
+    assert found.calls["in_elements"].to_list() == [64, 1000, 3000, 500]

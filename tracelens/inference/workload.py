@@ -25,6 +25,8 @@ def find_workload(job: Job) -> tuple[Workload, str]:
         return "training", "a backward was seen" + (", gradients are reduced" if gradients else "")
     if not any(True for _ in job.calls()):
         return "unknown", "no communication call was recorded"
+    if all(c.phase is None for c in job.calls()) and not any(view.on_gpu for view in job.views):
+        return "unknown", "calls of gloo without a phase: the trace holds no backward and no optimizer"
     if job.returns_messages and not any(view.gaps for view in job.views):
         return "unknown", "messages come back as they go, and nothing tells whether they are gradients"
     calls = max(len(view.calls) for view in job.views)

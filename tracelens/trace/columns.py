@@ -108,8 +108,8 @@ class Events:
         launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation.
         records: `record_param_comms`, or ours (`captured`): start_ns, end_ns, thread, the fields above, and the raw
             inputs as text.
-        operators: c10d operators and `nccl:` annotations: name, start_ns, end_ns, thread, external_id, input dims
-            and types as text.
+        operators: c10d operators, `nccl:` and `gloo:` annotations: name, start_ns, end_ns, thread, external_id, input
+            dims and types as text.
         products: matrix products: name, external_id, and dims, a code of `texts`.
         texts: code to text of input dims, which are few for many products.
         backward: what autograd evaluates: start_ns, end_ns, thread.
@@ -268,7 +268,7 @@ class Collector:
     def _take_annotations(self, events: list[AnyEvent]) -> None:
         events, columns = self._spans(events)
         self._tables["annotations"].put(columns, len(events))
-        named = [event for event in events if event.name is not None and event.name.startswith("nccl:")]
+        named = [event for event in events if event.name is not None and event.name.startswith(("nccl:", "gloo:"))]
         if named:
             self._take_operators(named)
 

@@ -6,8 +6,12 @@ what goes in and out of gathers and scatters; where the whole trace has one comm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
+from tracelens.summary import LocalGroup
+from tracelens.topology import mesh_of
 from tracelens.trace.faults import Told
 from tracelens.trace.lookup import look_up
 
@@ -54,3 +58,40 @@ def name_by_stream(
         ).drop("stream"),
         told,
     )
+
+
+_GLOO = "gloo"
+
+
+def take_gloo_group(
+    calls: pl.DataFrame, configured: Sequence[LocalGroup], backend: str | None
+) -> tuple[pl.DataFrame, list[Told]]:
+    """Give calls on gloo the ranks of the job's groups where all groups have the same ones.
+
+    Neither gloo nor its operators name a group, and they have no kernel whose stream could tell it.
+
+    Args:
+        calls: with `group_name`, `group_id`, `group_ranks`, `group_size`, `rank_start`, `rank_stride`.
+        configured: the groups of the trace head.
+        backend: of the job.
+
+    Returns:
+        The calls, and what was assumed.
+    """
+    ranks = {group.ranks for group in configured}
+    nameless = pl.all_horizontal(pl.col("group_name", "group_id", "group_ranks", "group_size").is_null())
+    alike = next(iter(ranks), None)
+    mesh = mesh_of(alike) if len(ranks) == 1 and alike else None
+    if backend != _GLOO or alike is None or mesh is None or len(mesh) > 1:
+        return calls, []
+    count = int(calls.select(nameless.sum()).item())
+    if not count:
+        return calls, []
+    stride = mesh[0][1] if mesh else 1
+    told = {"group_size": len(alike), "rank_start": alike[0], "rank_stride": stride}
+    filled = [pl.when(nameless).then(value).otherwise(name).alias(name) for name, value in told.items()]
+    message = (
+        f"gloo names no group: {count} calls are taken for those of all {len(alike)} ranks that each of the "
+        f"{len(configured)} groups holds; how long they ran is in no number, for it is no time of a GPU"
+    )
+    return calls.with_columns(filled), [("communicator-assumed", message)]

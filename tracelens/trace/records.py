@@ -2,7 +2,9 @@
 
 A call is a `record_param_comms` that is not a `wait`. Since PyTorch 2.2 the record says all; before, the c10d
 operator around it names the primitive and their inputs tell part of the sizes. Some operators (all-gathers until
-2.1, gloo's) have no record at all; then the operator itself is the call.
+2.1, gloo's) have no record at all; then the operator itself is the call. Where not even gloo's operators were
+recorded, what gloo itself ran is: its `gloo:` annotations lie on threads of its own, so that they can't be told from
+those of operators that are there.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ def primitive_of(name: str | None) -> Primitive | None:
     return RECORD_PRIMITIVES.get(bare) or RECORD_PRIMITIVES.get(bare.rstrip("_"))
 
 
+GLOO = "gloo:"
+"""Begins the name of what gloo ran, on a thread of its own."""
+
+
 def find_calls(records: pl.DataFrame, operators: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFrame, int]:
     """The calls in the order of their issue, with `primitive`, `evidence`, and sizes where anything tells them.
 
@@ -42,7 +48,11 @@ def find_calls(records: pl.DataFrame, operators: pl.DataFrame, names: Sequence[s
     identity = ["start_ns", "end_ns", "thread", "external_id", "collective"]
     unique = records.unique(identity, keep="first", maintain_order=True)
     spans = _spans_named(operators, names, "c10d::")
-    told = pl.concat([unique, _without_record(spans, unique)]).sort("start_ns", maintain_order=True)
+    bare = _without_record(spans, unique)
+    if bare.is_empty() and not unique["captured"].any():
+        spans = pl.concat([spans, _spans_named(operators, names, GLOO)]).sort("start_ns", maintain_order=True)
+        bare = _without_record(spans, unique)
+    told = pl.concat([unique, bare]).sort("start_ns", maintain_order=True)
     told = _with_annotation(_with_operator(told, spans), _spans_named(operators, names, "nccl:"))
     spoken = pl.col("collective").str.to_lowercase()
     called = pl.coalesce(spoken, pl.col("operator"))
