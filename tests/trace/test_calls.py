@@ -160,3 +160,42 @@ def test_gloo_beside_nccl_counts_too(tmp_path: Path) -> None:
     record = {"Collective name": "allreduce", "In msg nelems": 64, "dtype": "Float", "Group size": 4}
     found = read(tmp_path, span("record_param_comms", 10, 20, args=record), *GLOO_RAN)
     assert found.calls["in_elements"].to_list() == [64, 1000, 3000, 500]
+
+
+# --- all-to-all -------------------------------------------------------------------------------------------
+
+
+def exchange(taken: int, given: int, **more: Any) -> dict[str, Any]:
+    fields = {"Collective name": "all_to_all", "dtype": "Int", "Group size": 4, "Process Group Name": "0"}
+    return span("record_param_comms", 10, 20, args=fields | {"In msg nelems": taken, "Out msg nelems": given} | more)
+
+
+@pytest.mark.parametrize(
+    ("call", "payload", "wire"),
+    [
+        (exchange(3392, 3392), 13_568, 10_176.0),  # (n-1)/n of it
+        (exchange(3392, 768), 13_568, None),  # so splits are not equal, and what stays is not known
+        (exchange(3392, 13_312), 13_568, None),
+        (exchange(0, 768), 0, 0.0),
+        (exchange(3392, 768, **{"Group size": 1}), 13_568, 0.0),
+        # rank 1 keeps 53 of 106 rows of 32 elements
+        (exchange(3392, 768, **{"In split size": "[13, 53, 20, 20]"}), 13_568, 6784.0),
+        (exchange(3392, 768, **{"In split size": "[13, 53, ...]"}), 13_568, None),
+        (exchange(3392, 3392, **{"In split size": "[]"}), 13_568, 10_176.0),
+    ],
+)
+def test_bytes_of_an_all_to_all_are_known_where_its_splits_are(
+    tmp_path: Path, call: dict[str, Any], payload: int, wire: float | None
+) -> None:
+    found = read(tmp_path, call)
+    assert found.calls.select("payload_bytes", "wire_bytes").rows() == [(payload, wire)]
+
+
+def test_a_row_without_wire_bytes_keeps_its_payload_and_has_no_bus_bandwidth(tmp_path: Path) -> None:
+    launch = span("cuLaunchKernelEx", 15, 2, cat="cuda_driver", args={"External id": 10, "correlation": 5})
+    kernel = span("ncclDevKernel_SendRecv", 50, 100, cat="kernel", pid=0, tid=20)
+    kernel["args"] = {"device": 0, "stream": 20, "correlation": 5, "External id": 10}
+    (row,) = measure([read(tmp_path, exchange(3392, 768), launch, kernel)]).traffic
+    assert (row.payload_bytes_per_step, row.wire_bytes_per_step, row.busy_ns_per_step) == (13_568, None, 100_000)
+    assert row.algbw_bytes_per_s == pytest.approx(13_568 / 1e-4)
+    assert row.busbw_bytes_per_s is None
