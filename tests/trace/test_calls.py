@@ -199,3 +199,38 @@ def test_a_row_without_wire_bytes_keeps_its_payload_and_has_no_bus_bandwidth(tmp
     assert (row.payload_bytes_per_step, row.wire_bytes_per_step, row.busy_ns_per_step) == (13_568, None, 100_000)
     assert row.algbw_bytes_per_s == pytest.approx(13_568 / 1e-4)
     assert row.busbw_bytes_per_s is None
+
+
+# --- steps ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "categories", [("Operator",), ("cpu_op",), ("user_annotation",), ("cpu_op", "user_annotation")]
+)
+def test_a_step_of_the_profiler_is_one_whatever_its_category(tmp_path: Path, categories: tuple[str, ...]) -> None:
+    marks = [
+        span(f"ProfilerStep#{number}", 1000 * number + late, 900 - late, cat=category, tid="3340707648")
+        for number in (5, 6, 7)
+        for late, category in enumerate(categories)
+    ]
+    work = span("volta_sgemm_128x64_nn", 5100, 300, cat="Kernel", pid=0, tid="stream 7")
+    found = read(tmp_path, *marks, work)
+    assert [step.number for step in found.head.steps] == [5, 6, 7]
+    assert "no-steps" not in {problem.code for problem in found.head.problems}
+
+
+def test_only_gpu_work_is_asked_for_where_calls_need_some(tmp_path: Path) -> None:
+    record = {"Collective name": "allreduce", "dtype": "Float", "Process Group Name": "0", "Group size": 4}
+    calls = [
+        span("record_param_comms", 10, 5, args=record | {"In msg nelems": 64}),
+        span("record_param_comms", 20, 5, args=record | {"In msg nelems": 0}),
+        span(
+            "record_param_comms", 30, 5, args=record | {"In msg nelems": 64, "Process Group Name": "1", "Group size": 1}
+        ),
+    ]
+    launch = span("cudaLaunchKernel", 1, 2, cat="cuda_runtime", args={"correlation": 4})
+    work = span("gemm", 100, 50, cat="kernel", pid=0, tid=7, args={"device": 0, "stream": 7, "correlation": 4})
+    step = span("ProfilerStep#0", 0, 90, cat="user_annotation")
+    found = read(tmp_path, step, launch, *calls, work)
+    assert found.budget["untimed_calls"].to_list() == [1]
+    assert found.calls.filter(pl.col("kernels") > 0).is_empty()

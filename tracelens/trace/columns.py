@@ -30,6 +30,9 @@ class Codes(dict[Any, int]):
         return code
 
 
+PROFILER_STEP = "ProfilerStep#"
+"""Begins the name of a step of the profiler; its number follows."""
+
 CAPTURED_RECORD = "tracelens::record_param_comms"
 """What our own capture writes where PyTorch writes no record (docs/capture.md)."""
 
@@ -42,6 +45,7 @@ class CpuRole(IntEnum):
     collective = 2
     matmul = 3
     backward = 4
+    step = 5
 
 
 class _Roles(dict[Any, int]):
@@ -62,6 +66,8 @@ def _cpu_role(name: object) -> CpuRole:
         return CpuRole.collective
     if name in _MATMULS:
         return CpuRole.matmul
+    if name.startswith(PROFILER_STEP):
+        return CpuRole.step  # no annotation yet in 2021
     return CpuRole.backward if name.startswith("autograd::engine::evaluate_function") else CpuRole.skip
 
 
@@ -309,6 +315,7 @@ _CPU_HANDLERS = {
     CpuRole.collective: Collector._take_operators,
     CpuRole.matmul: Collector._take_products,
     CpuRole.backward: Collector._take_backward,
+    CpuRole.step: Collector._take_annotations,
 }
 
 

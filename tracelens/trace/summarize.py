@@ -14,7 +14,7 @@ from tracelens.results import Evidence
 from tracelens.summary import CALLS, KERNELS, LINKS, LocalGroup, RankSummary, StepSpan, SummaryHead
 from tracelens.trace import timeline
 from tracelens.trace.calls import size_calls
-from tracelens.trace.columns import Collector, Events
+from tracelens.trace.columns import PROFILER_STEP, Collector, Events
 from tracelens.trace.communicators import name_by_stream, take_gloo_group
 from tracelens.trace.decode import Decoded, Reader
 from tracelens.trace.discover import rank_from_name
@@ -100,7 +100,7 @@ class _Summarizer:
         self._tell(told)
         calls, groups = size_calls(calls, configured, self.who.rank, self.who.world_size)
         calls = self._finish_calls(calls, comm, links, steps)
-        marked = any(name.startswith("ProfilerStep#") for name in events.names)
+        marked = any(name.startswith(PROFILER_STEP) for name in events.names)
         self._tell(check_steps(calls, steps, marked=marked))
         kernels, links = _finish_kernels(comm, links, calls, events)
         covered = timeline.union_of(timeline.computing(gpu, "start_ns", "end_ns"))
