@@ -34,6 +34,16 @@ def test_one_group_in_two_roles_tells_both(shared_traces: Path) -> None:
     assert set(group.roles) == {Axis.ep, Axis.dp_replicate}
 
 
+def test_all_to_alls_of_context_parallelism_are_no_routing_of_tokens(shared_traces: Path) -> None:
+    assert _labelled(shared_traces / "framework" / "cp4_allgather_dp2").routing is None
+
+
+def test_those_of_experts_are(shared_traces: Path) -> None:
+    found = _labelled(shared_traces / "framework" / "ep8_dropless").routing
+    assert found is not None
+    assert {call.unit for call in found.calls} == {"tokens"}
+
+
 @pytest.mark.parametrize(
     ("case", "axes"),
     [

@@ -11,6 +11,7 @@ from tracelens.collectives import Primitive
 from tracelens.inference.infer import Reasoning
 from tracelens.inference.uses import Role, Use
 from tracelens.measurement.axes import label_groups
+from tracelens.measurement.routing import keep_groups
 from tracelens.results import Group, Inference, Measurement, Phase, Traffic
 from tracelens.topology import Axis
 
@@ -53,7 +54,8 @@ def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measure
     """Give groups their axis, the axes that they flatten, their roles and a confidence; rows the axis of their role.
 
     Where the calls of a row do not tell its role it is that of its group. Groups without traffic of their own, and
-    copies of a group at other ranks, go by their mesh.
+    copies of a group at other ranks, go by their mesh. Pairs of all-to-alls in groups that are not
+    those of experts are no routing of tokens.
     """
     labels = _labels_by_ranks(reasoning)
     own = {group.id: _label_of(group, labels) for group in measurement.groups}
@@ -63,7 +65,9 @@ def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measure
         row if row.group is None else msgspec.structs.replace(row, axis=_axis_of(row, own, axis_of))
         for row in measurement.traffic
     )
-    labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic)
+    others = {group.id for group in groups if group.axis is not None and Axis.ep not in (group.axis, *group.roles)}
+    routing = keep_groups(measurement.routing, lambda group: group not in others)
+    labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic, routing=routing)
     return label_groups(labelled, reasoning.inference.axes)
 
 
