@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from tracelens.measurement.measure import measure
@@ -134,6 +133,7 @@ def test_groups_of_other_ranks_leave_the_group_of_gloo_open(tmp_path: Path) -> N
     assert found.calls["group"].null_count() == 3
     assert found.calls["payload_bytes"].to_list() == [4000, 12_000, None]
     assert found.calls["wire_bytes"].null_count() == 3
+    assert "group-unknown" in {problem.code for problem in found.head.problems}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_step_of_the_profiler_is_one_whatever_its_category(tmp_path: Path, cat
     assert "no-steps" not in {problem.code for problem in found.head.problems}
 
 
-def test_only_gpu_work_is_asked_for_where_calls_need_some(tmp_path: Path) -> None:
+def test_a_kernel_is_missing_only_where_a_call_needs_one(tmp_path: Path) -> None:
     record = {"Collective name": "allreduce", "dtype": "Float", "Process Group Name": "0", "Group size": 4}
     calls = [
         span("record_param_comms", 10, 5, args=record | {"In msg nelems": 64}),
@@ -231,6 +231,7 @@ def test_only_gpu_work_is_asked_for_where_calls_need_some(tmp_path: Path) -> Non
     launch = span("cudaLaunchKernel", 1, 2, cat="cuda_runtime", args={"correlation": 4})
     work = span("gemm", 100, 50, cat="kernel", pid=0, tid=7, args={"device": 0, "stream": 7, "correlation": 4})
     step = span("ProfilerStep#0", 0, 90, cat="user_annotation")
-    found = read(tmp_path, step, launch, *calls, work)
+    on_gloo = note("gloo:all_reduce", 40, 5, [[64]], tid=GLOO)
+    found = read(tmp_path, step, launch, *calls, on_gloo, work)
     assert found.budget["untimed_calls"].to_list() == [1]
-    assert found.calls.filter(pl.col("kernels") > 0).is_empty()
+    assert found.calls["kernels"].to_list() == [0, 0, 0, 0]

@@ -66,7 +66,7 @@ _GLOO = "gloo"
 def take_gloo_group(
     calls: pl.DataFrame, configured: Sequence[LocalGroup], backend: str | None
 ) -> tuple[pl.DataFrame, list[Told]]:
-    """Give calls on gloo the ranks of the job's groups where all groups have the same ones.
+    """Give calls on gloo the ranks of the job's groups where all have the same ones; else say that they have none.
 
     Neither gloo nor its operators name a group, and they have no kernel whose stream could tell it.
 
@@ -78,20 +78,24 @@ def take_gloo_group(
     Returns:
         The calls, and what was assumed.
     """
-    ranks = {group.ranks for group in configured}
     nameless = pl.all_horizontal(pl.col("group_name", "group_id", "group_ranks", "group_size").is_null())
-    alike = next(iter(ranks), None)
-    mesh = mesh_of(alike) if len(ranks) == 1 and alike else None
-    if backend != _GLOO or alike is None or mesh is None or len(mesh) > 1:
-        return calls, []
     count = int(calls.select(nameless.sum()).item())
-    if not count:
+    if backend != _GLOO or not count:
         return calls, []
-    stride = mesh[0][1] if mesh else 1
-    told = {"group_size": len(alike), "rank_start": alike[0], "rank_stride": stride}
+    ranks = _ranks_of_all(configured)
+    mesh = None if ranks is None else mesh_of(ranks)
+    untimed = "how long they ran is in no number, for it is no time of a GPU"
+    if ranks is None or mesh is None or len(mesh) > 1:
+        return calls, [("group-unknown", f"gloo names no group: {count} calls stand without one; {untimed}")]
+    told = {"group_size": len(ranks), "rank_start": ranks[0], "rank_stride": mesh[0][1] if mesh else 1}
     filled = [pl.when(nameless).then(value).otherwise(name).alias(name) for name, value in told.items()]
-    message = (
-        f"gloo names no group: {count} calls are taken for those of all {len(alike)} ranks that each of the "
-        f"{len(configured)} groups holds; how long they ran is in no number, for it is no time of a GPU"
-    )
-    return calls.with_columns(filled), [("communicator-assumed", message)]
+    whose = f"all {len(ranks)} ranks that each of the {len(configured)} groups holds"
+    return calls.with_columns(filled), [
+        ("communicator-assumed", f"gloo names no group: {count} calls are taken for those of {whose}; {untimed}")
+    ]
+
+
+def _ranks_of_all(configured: Sequence[LocalGroup]) -> tuple[int, ...] | None:
+    """The ranks of every group; None where they differ, or are not known."""
+    ranks = {group.ranks for group in configured}
+    return next(iter(ranks)) or None if len(ranks) == 1 else None

@@ -107,7 +107,7 @@ class _Summarizer:
         comm_time = timeline.union_of(comm)
         budget = timeline.budget_steps(steps, comm_time, covered, timeline.union_of(timeline.moving(gpu)))
         self._tell(check_last_step(budget, steps))
-        budget = timeline.count_untimed(budget, steps, calls, kernels, groups)
+        budget = timeline.count_untimed(budget, steps, calls, kernels, None if info is None else info.backend)
         return RankSummary(
             head=self._head(gpu, steps, groups, comm_time, covered),
             calls=calls,

@@ -9,7 +9,8 @@ import polars as pl
 
 from tracelens import intervals
 from tracelens.intervals import Intervals
-from tracelens.summary import BUDGET, COMPUTE, MATMULS, SEGMENTS, LocalGroup, StepSpan
+from tracelens.results import Evidence
+from tracelens.summary import BUDGET, COMPUTE, MATMULS, SEGMENTS, StepSpan
 from tracelens.trace.columns import Events, GpuWork
 
 
@@ -72,28 +73,25 @@ def budget_steps(steps: Sequence[StepSpan], comm: Intervals, compute: Intervals,
 
 
 def count_untimed(
-    budget: pl.DataFrame,
-    steps: Sequence[StepSpan],
-    calls: pl.DataFrame,
-    kernels: pl.DataFrame,
-    groups: Sequence[LocalGroup],
+    budget: pl.DataFrame, steps: Sequence[StepSpan], calls: pl.DataFrame, kernels: pl.DataFrame, backend: str | None
 ) -> pl.DataFrame:
     """Add to each step how many of its calls have no kernel that could have been found.
 
-    A call among one rank needs none, nor does one without an element or one of gloo. A kernel that runs in the step and
-    belongs to no known call is taken for that of one of them.
+    A call among one rank needs none, nor does one without an element or one on gloo, which leaves no record where NCCL
+    does. A kernel that runs in the step and belongs to no known call is taken for that of one of them.
 
     Args:
         budget: as `budget_steps` gives it.
         steps: of the trace.
         calls: `summary.CALLS`.
         kernels: `summary.KERNELS`.
-        groups: those that the calls name.
+        backend: of the job.
     """
-    on_cpu = [index for index, group in enumerate(groups) if (group.backend or "").endswith("gloo")]
+    is_recorded = pl.col("evidence") == Evidence.metadata.value
+    on_gpu = pl.lit(backend != "gloo") & (is_recorded | ~is_recorded.any())
     is_alone, is_empty = pl.col("group_size") == 1, pl.col("payload_bytes") == 0
-    needs_none = pl.any_horizontal(is_alone, is_empty, pl.col("group").is_in(on_cpu)).fill_null(value=False)
-    missing = calls.filter((pl.col("kernels") == 0) & ~needs_none)["step"].value_counts()
+    needs_none = pl.any_horizontal(is_alone, is_empty).fill_null(value=False)
+    missing = calls.filter((pl.col("kernels") == 0) & on_gpu & ~needs_none)["step"].value_counts()
     missing_of = dict(missing.iter_rows())
     begins = kernels.filter(pl.col("owner").is_null())["start_ns"].sort().to_numpy()
     counted = []
