@@ -133,7 +133,12 @@ def test_bytes_that_one_run_does_not_tell_are_not_less(tmp_path: Path, unsized: 
         assert (row["verdict"], row["ratio"]) == ("match", None)
         assert row["base_lacks_bytes"] is (base == unsized)
         assert "1 of 3 calls" in "".join(comparison["notes"])
-    assert "1.91 MiB → ≥ 1.27 MiB" in run("diff", whole, "--against", unsized)
+    text = run("diff", whole, "--against", unsized)
+    assert "1.91 MiB → ≥ 1.27 MiB" in text
+    assert "unchanged 100.00 % of the bytes that are known" in text
+    markdown = run("diff", whole, "--against", unsized, "--format", "markdown")
+    assert "100.00 % of the bytes that are known unchanged" in markdown
+    assert "1.91 MiB → ≥ 1.27 MiB" in markdown
 
 
 def test_a_limit_on_what_is_known_in_part_is_not_checked(tmp_path: Path, unsized: Path, untimed: Path) -> None:

@@ -213,7 +213,7 @@ def _against_run(comparison: RunComparison, *, every_row: bool) -> list[Line]:
     lines = [Line("Run against run", TITLE), *remark(title)]
     lines.append(
         Line(
-            f"  unchanged {percent_down(comparison.explained_bytes_fraction)} of the bytes; "
+            f"  unchanged {percent_down(comparison.explained_bytes_fraction)} of the {what_is_compared(comparison)}; "
             f"gone {percent_up(comparison.absent_bytes_fraction)} of the base's"
         )
     )
@@ -227,6 +227,15 @@ def _against_run(comparison: RunComparison, *, every_row: bool) -> list[Line]:
     if moved:
         lines += [Line(""), *_changes("Changes by size of call", moved, every_row=every_row)]
     return lines
+
+
+def what_is_compared(comparison: Comparison | RunComparison) -> str:
+    """`bytes`, or `bytes that are known` where calls are without."""
+    if isinstance(comparison, Comparison):
+        partial = any(row.lacks_bytes for row in comparison.rows)
+    else:
+        partial = any(row.base_lacks_bytes or row.candidate_lacks_bytes for row in comparison.rows)
+    return "bytes that are known" if partial else "bytes"
 
 
 def _is_changed(row: RunRow) -> bool:

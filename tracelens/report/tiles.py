@@ -6,7 +6,7 @@ import msgspec
 
 from tracelens.compared import Comparison
 from tracelens.report.charts import count_ranks, members_of_classes
-from tracelens.report.comparison import percent_down, percent_up
+from tracelens.report.comparison import percent_down, percent_up, what_is_compared
 from tracelens.report.document import Document
 from tracelens.units import UNKNOWN, at_least, format_bytes, format_percent, format_time
 
@@ -49,7 +49,8 @@ def make_tiles(document: Document) -> list[Tile]:
         tiles.append(Tile(label="sent per rank and step", value=_sent(document), detail="on the wire"))
     comparison = document.comparison
     if comparison is not None:
-        label = "bytes explained" if isinstance(comparison, Comparison) else "bytes unchanged"
+        done = "explained" if isinstance(comparison, Comparison) else "unchanged"
+        label = f"{what_is_compared(comparison)} {done}"
         absent = f"{percent_up(comparison.absent_bytes_fraction)} absent"
         tiles.append(Tile(label=label, value=percent_down(comparison.explained_bytes_fraction), detail=absent))
     return tiles
