@@ -156,6 +156,34 @@ def test_what_gloo_ran_for_a_call_that_is_there_counts_no_second_time(
     assert found.calls["in_elements"].to_list() == [1000, 3000, 500]
 
 
+def listed(name: str, at: int, elements: int) -> dict[str, Any]:
+    """An operator on a list of one tensor, as PyTorch 2.13 writes it for gloo: shapes, and no type."""
+    return span(name, at, 20, [[[elements]], [], [], []], "TensorList")
+
+
+def test_the_type_of_an_operator_on_a_list_is_that_of_what_gloo_ran(tmp_path: Path) -> None:
+    # as DDP on gloo: two threads take turns at what the main thread issues
+    found = read(
+        tmp_path,
+        *(listed("c10d::allreduce_", at, n) for at, n in ((90, 1000), (200, 3000))),
+        listed("c10d::broadcast_", 150, 5),
+        *GLOO_RAN[:2],
+        span("gloo:broadcast", 160, 9, [[5]], "long", tid=GLOO + 1, cat="user_annotation"),
+        backend="gloo",
+    )
+    assert found.calls.select("primitive", "dtype", "payload_bytes", "wire_bytes").rows() == [
+        ("all_reduce", "fp32", 4000, 6000.0),
+        ("broadcast", "int64", 40, 40.0),
+        ("all_reduce", "fp32", 12_000, 18_000.0),
+    ]
+
+
+@pytest.mark.parametrize("issued", [[(90, 1000)], [(90, 1000), (200, 3001)], [(90, 3000), (200, 1000)]])
+def test_what_gloo_ran_for_other_calls_tells_no_type(tmp_path: Path, issued: list[tuple[int, int]]) -> None:
+    found = read(tmp_path, *(listed("c10d::allreduce_", at, n) for at, n in issued), *GLOO_RAN[:2], backend="gloo")
+    assert found.calls.select("dtype", "in_elements").rows() == [(None, n) for _, n in issued]
+
+
 def test_gloo_beside_nccl_counts_too(tmp_path: Path) -> None:
     record = {"Collective name": "allreduce", "In msg nelems": 64, "dtype": "Float", "Group size": 4}
     found = read(tmp_path, span("record_param_comms", 10, 20, args=record), *GLOO_RAN)

@@ -10,13 +10,14 @@ those of operators that are there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import polars as pl
 
 from tracelens.collectives import NOT_CALLS, RECORD_PRIMITIVES, Primitive
 from tracelens.results import Evidence
 from tracelens.trace.lookup import apply_once, look_up
-from tracelens.trace.positional import fill_positional
+from tracelens.trace.positional import elements_of, fill_positional
 from tracelens.trace.tables import RECORD_FIELDS, SCHEMAS
 
 
@@ -49,11 +50,13 @@ def find_calls(records: pl.DataFrame, operators: pl.DataFrame, names: Sequence[s
     unique = records.unique(identity, keep="first", maintain_order=True)
     spans = _spans_named(operators, names, "c10d::")
     bare = _without_record(spans, unique)
+    ran = _spans_named(operators, names, GLOO)
     if bare.is_empty() and not unique["captured"].any():
-        spans = pl.concat([spans, _spans_named(operators, names, GLOO)]).sort("start_ns", maintain_order=True)
+        spans = pl.concat([spans, ran]).sort("start_ns", maintain_order=True)
         bare = _without_record(spans, unique)
     told = pl.concat([unique, bare]).sort("start_ns", maintain_order=True)
     told = _with_annotation(_with_operator(told, spans), _spans_named(operators, names, "nccl:"))
+    told = _with_gloo(told, ran)
     spoken = pl.col("collective").str.to_lowercase()
     called = pl.coalesce(spoken, pl.col("operator"))
     calls = (
@@ -161,6 +164,44 @@ def _with_annotation(records: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame
         .alias("operator_types"),
         shapes_of_input=silent & shapeless,
     ).drop("span_start", "operator_end", "annotation_dims", "annotation_types")
+
+
+def _with_gloo(calls: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
+    """Give operators on lists of tensors the type that gloo shows of what it ran for them, in the order of issue.
+
+    Only where gloo ran as many of a kind as were issued, each of the elements of its operator.
+    """
+    bare = (
+        calls.with_row_index("row")
+        .filter(pl.col("collective").is_null() & pl.col("input_dims").is_null() & pl.col("annotation").is_null())
+        .filter(pl.col("operator").str.starts_with("c10d::"))
+        .select("row", "operator", "operator_dims")
+    )
+    if bare.is_empty() or ran.is_empty():
+        return calls
+    pairs = _in_order(bare).join(
+        _in_order(ran.select("operator", ran_dims="operator_dims", ran_types="operator_types")),
+        on=["primitive", "number"],
+        how="full",
+        coalesce=True,
+    )
+    elements = apply_once(pl.col("ran_dims"), partial(elements_of, position=0), pl.Int64())
+    told = [apply_once(pl.col("operator_dims"), partial(elements_of, position=at), pl.Int64()) for at in (0, 1)]
+    agrees = pl.any_horizontal(*(elements == own for own in told), ~pl.col("operator_dims").str.contains(r"\d"))
+    same = pl.col("row").is_not_null() & agrees.fill_null(value=False)
+    known = pairs.filter(same.all().over("primitive")).select("row", "ran_types")
+    return (
+        calls.with_row_index("row")
+        .join(known, on="row", how="left", maintain_order="left")
+        .with_columns(operator_types=pl.coalesce("ran_types", "operator_types"))
+        .drop("row", "ran_types")
+    )
+
+
+def _in_order(spans: pl.DataFrame) -> pl.DataFrame:
+    """With the primitive of the `operator`, and the number of the span among those of its primitive."""
+    named = spans.with_columns(primitive=apply_once(pl.col("operator"), primitive_of, pl.String())).drop("operator")
+    return named.with_columns(number=pl.int_range(pl.len()).over("primitive"))
 
 
 def calls_from_kernels(kernel_records: pl.DataFrame) -> pl.DataFrame:
