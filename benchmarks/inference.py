@@ -4,8 +4,8 @@
 
 Suites: traces beside the checkout that have a truth file; the exercises' traces and the generated ones in fixtures/;
 schedules written from their sources; layouts of real PyTorch code by dry run, where torch is installed (their
-summaries are kept in FOLDER), those that rules were written on, those held out and random ones apart; and the layouts
-under noise.
+summaries are kept in FOLDER), those that rules were written on, those held out and random ones apart; the layouts
+under noise; and with groups that are described as what they are not.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import importlib.util
 import json
 import random
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.inference_megatron import written
-from benchmarks.inference_noise import KINDS
+from benchmarks.inference_noise import KINDS, LIES, Noise
 from benchmarks.inference_scoring import Score, fields_table, table
 from tracelens.errors import TraceLensError
 from tracelens.inference.infer import infer
@@ -154,20 +155,22 @@ def main() -> None:
             for name, cases in everything.items():
                 title = f"{name}, {'blind' if blind else 'named'}, {'one rank' if one_rank else 'all ranks'}"
                 scores[title] = score(cases, blind=blind, one_rank=one_rank)
-    noisy = {kind: _noisy(everything, kind) for kind in KINDS}
-    print(table(scores), "", "Under noise, blind:", table(noisy), "", fields_table(scores.values()), sep="\n")
-    sure = sum((s.sure for s in (*scores.values(), *noisy.values())), scores[next(iter(scores))].sure.__class__())
+    noisy = {kind: _noisy(everything, noise, blind=True) for kind, noise in KINDS.items()}
+    lied = {kind: _noisy(everything, noise, blind=False) for kind, noise in LIES.items()}
+    print(table(scores), "", "Under noise, blind:", table(noisy), "", "Under false names:", table(lied), sep="\n")
+    print("", fields_table(scores.values()), sep="\n")
+    sure = sum((s.sure for s in (*scores.values(), *noisy.values(), *lied.values())), Counter[bool]())
     print(f"\nnon-trivial fields at 0.9 and more: {sure[True]} right, {sure[False]} wrong")
     if arguments.notes:
-        for title, result in (scores | noisy).items():
+        for title, result in (scores | noisy | lied).items():
             print(f"\n{title}", *result.notes, sep="\n  ")
 
 
-def _noisy(everything: Mapping[str, Sequence[Case]], kind: str) -> Score:
+def _noisy(everything: Mapping[str, Sequence[Case]], noise: Noise, *, blind: bool) -> Score:
     result = Score()
     for suite in (*(f"dry runs, {suite}" for suite in DRY_RUNS), "written schedules"):
         for name, summaries, truth in everything.get(suite, ()):
-            result.add(name, truth, infer(KINDS[kind](summaries, random.Random(name)), blind=True))
+            result.add(name, truth, infer(noise(summaries, random.Random(name)), blind=blind))
     return result
 
 

@@ -39,6 +39,7 @@ class Layout:
     fp32_reduce: bool = True
     sizes: Sizes = field(default_factory=Sizes)
     held_out: bool = False
+    trains: bool = True  # or runs forward only, as an evaluation does
 
     @property
     def world(self) -> int:
@@ -97,7 +98,7 @@ SCHEDULES = {
 
 
 class Program:
-    """A training step of a layout on one rank."""
+    """A step of a layout on one rank."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -216,11 +217,14 @@ class Program:
         return kind(target, x.microbatches, loss_fn=_loss)
 
     def step(self) -> None:
-        """One training step."""
+        """One step, of training or of an evaluation."""
         x = self.layout
         tokens = torch.randint(0, x.sizes.vocab, (x.sizes.batch * (x.microbatches if x.pp > 1 else 1), x.sizes.seq))
         if x.cp > 1:
             tokens = tokens[:, : x.sizes.seq // x.cp]
+        if not x.trains:
+            self._evaluate(tokens)
+            return
         if self.pipeline is not None:
             self._pipelined_step(tokens)
         else:
@@ -229,17 +233,19 @@ class Program:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
+    @torch.no_grad()
+    def _evaluate(self, tokens: torch.Tensor) -> None:
+        if self.pipeline is not None:
+            self._pipelined_step(tokens)
+        else:
+            self.stages[0](tokens)
+
     def _pipelined_step(self, tokens: torch.Tensor) -> None:
         count = self.layout.pp * self.layout.vp
         assert self.pipeline is not None
-        if 0 in self.own and count - 1 in self.own:
-            self.pipeline.step(tokens, target=tokens, losses=[])
-        elif 0 in self.own:
-            self.pipeline.step(tokens)
-        elif count - 1 in self.own:
-            self.pipeline.step(target=tokens, losses=[])
-        else:
-            self.pipeline.step()
+        run = self.pipeline.step if self.layout.trains else self.pipeline.eval
+        last = {"target": tokens, "losses": []} if count - 1 in self.own else {}
+        run(*([tokens] if 0 in self.own else []), **last)
 
 
 def _rotate(method: str) -> None:

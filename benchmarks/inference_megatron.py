@@ -328,6 +328,8 @@ def _dualpipe_order(p: int, rank: int, chunks: int) -> Iterator[list[_Pass]]:
     for _ in range(r + 1):
         yield turn((B, 1))
         yield turn((B, 0))
+    for _ in range(half - r - 1):
+        yield turn((B, 0))
 
 
 def _dualpipe_slot(tape: Tape, p: int, rank: int, passes: list[_Pass]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -137,6 +138,28 @@ def no_ranks(summaries: Sequence[RankSummary], chance: random.Random) -> list[Ra
     return found
 
 
+def describe(summary: RankSummary, descriptions: Sequence[str]) -> RankSummary:
+    """The summary with other descriptions of its groups, in turn."""
+    pairs = zip(summary.head.groups, itertools.cycle(descriptions), strict=False)
+    groups = tuple(msgspec.structs.replace(group, description=description) for group, description in pairs)
+    return replace(_frames(summary), head=msgspec.structs.replace(summary.head, groups=groups))
+
+
+def deal_names(summaries: Sequence[RankSummary], chance: random.Random) -> list[RankSummary]:
+    """Groups described as those of any axis, the same groups alike on all ranks."""
+    dealt = chance.choices([*(f"mesh_{axis}" for axis in _AXES), "EMBEDDING_GROUP", ""], k=32)
+    return [describe(s, dealt) for s in summaries]
+
+
+def name_all_alike(summaries: Sequence[RankSummary], chance: random.Random) -> list[RankSummary]:
+    """All groups described as those of one axis."""
+    description = f"mesh_{chance.choice(_AXES)}"
+    return [describe(s, [description]) for s in summaries]
+
+
+_AXES = ("tp", "pp", "cp", "ep", "etp", "dp_shard", "dp_replicate")
+
+
 def one_step_of_three(summaries: Sequence[RankSummary], chance: random.Random) -> list[RankSummary]:
     """A first step cut in half by the window before the whole one."""
     found = []
@@ -166,3 +189,6 @@ KINDS: dict[str, Noise] = {
     "no rank lists": no_ranks,
     "a step cut in half": one_step_of_three,
 }
+
+LIES: dict[str, Noise] = {"names dealt out at random": deal_names, "one name for all groups": name_all_alike}
+"""Noise in names, for an inference that reads them."""

@@ -11,7 +11,10 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracelens.ledger.layout import Framework, Layout, Recompute
+import msgspec
+
+from tracelens.ledger.cluster import Cluster, load_cluster
+from tracelens.ledger.layout import CpKind, Framework, Layout, Recompute
 from tracelens.ledger.model import ModelSpec, Norm
 from tracelens.ledger.model_source import load_preset
 from tracelens.ledger.options import MegatronOptions
@@ -27,7 +30,7 @@ class Row:
     run: str
     model: ModelSpec
     layout: Layout
-    cluster: str
+    cluster: str | Cluster
     published: float
     unit: str
     """`s` a step, `MFU` as a fraction, or `tok/s` per GPU."""
@@ -120,12 +123,16 @@ LLAMA3 = [  # GPUs, cp, dp, sequence, sequences per replica, MFU
 
 
 def llama3() -> Iterator[Row]:
-    """Rows of arXiv 2407.21783, table 4: 405B on H100, tp 8, pp 16; its schedule is interleaved, v is not published."""
+    """Rows of arXiv 2407.21783, table 4: 405B on H100, tp 8, pp 16; its schedule is interleaved, v is not published.
+
+    Its context parallelism gathers keys and values before attention (section 3.3.2) instead of passing them around.
+    """
     for gpus, cp, dp, seq, batch, mfu in LLAMA3:
         layout = Layout(
             framework=Framework.megatron,
             tp=8,
             cp=cp,
+            cp_kind=CpKind.allgather,
             pp=16,
             vp=8,
             dp=dp,
@@ -167,6 +174,17 @@ def megascale() -> Iterator[Row]:
         yield Row("MegaScale", f"175B {gpus} GPUs", gpt("175B", 96, 12288, 96), layout, "a100", seconds, "s")
 
 
+def titan_clusters() -> Iterator[tuple[str, Cluster]]:
+    """What the torchtitan team's H100s can be: HBM2e at 2.4 TB/s, a limit of 500 W, and a peak that it does not know.
+
+    Its page puts that peak between those of the SXM and the NVL card, so both ends are taken: 989 and 835 TFLOP/s of
+    dense bf16 by the data sheets.
+    """
+    h100 = load_cluster("h100")
+    for card, peak in (("SXM peak", h100.peak_flop_per_s), ("NVL peak", 8.35e14)):
+        yield card, msgspec.structs.replace(h100, name=f"H100, {card}", peak_flop_per_s=peak, memory_bytes_per_s=2.4e12)
+
+
 TITAN = [  # preset, GPUs, tp, sequence, micro-batch, recompute, tokens/s/GPU
     ("llama3-8b", 8, 1, 8192, 2, Recompute.op_selective, 6667),
     ("llama3-8b", 128, 1, 8192, 2, Recompute.op_selective, 6514),
@@ -179,7 +197,9 @@ def titan() -> Iterator[Row]:
         layout = Layout(
             framework=Framework.torchtitan, dp=gpus // tp, tp=tp, seq_len=seq, micro_batch=b, recompute=recompute
         )
-        yield Row("torchtitan", f"{preset} {gpus} GPUs", load_preset(preset), layout, "h100", rate, "tok/s")
+        for card, cluster in titan_clusters():
+            run = f"{preset} {gpus} GPUs, {card}"
+            yield Row("torchtitan", run, load_preset(preset), layout, cluster, rate, "tok/s")
 
 
 def in_unit(row: Row, time: TimeEstimate) -> float:

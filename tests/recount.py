@@ -28,7 +28,10 @@ def recount(summary: RankSummary) -> dict[str, Any]:
         "comm_ns": head.comm_ns,
         "overlap_ns": head.overlap_ns,
         "comm_overlap_pct": 100 * head.overlap_ns / head.comm_ns if head.comm_ns else None,
-        "time": {head.steps[row.pop("step")].number: row for row in summary.budget.iter_rows(named=True)},
+        "time": {
+            head.steps[row.pop("step")].number: row
+            for row in summary.budget.drop("untimed_calls").iter_rows(named=True)
+        },
         "coverage": {
             "calls": len(calls),
             "calls_with_kernel": int((calls["kernels"] > 0).sum()),

@@ -31,6 +31,7 @@ RECORD_PRIMITIVES: dict[str, Primitive] = {
     "all_gather": Primitive.all_gather,
     "allgather": Primitive.all_gather,
     "_allgather_base": Primitive.all_gather,
+    "_all_gather_base": Primitive.all_gather,
     "allgather_base": Primitive.all_gather,
     "all_gather_into_tensor": Primitive.all_gather,
     "allgather_into_tensor_coalesced": Primitive.all_gather,

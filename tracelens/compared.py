@@ -58,6 +58,8 @@ class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     predicted_bytes: float | None
     """Wire bytes."""
     measured_bytes: float | None
+    lacks_bytes: bool = False
+    """Whether measured calls are without bytes, so that there are at least `measured_bytes`."""
     ratio: float | None
     """Measured over predicted bytes."""
     predicted_overlap: Literal["yes", "partial", "no"] | None
@@ -135,6 +137,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of calls and bytes."""
     time_verdict: TimeVerdict
     why: str | None = None
+    base_lacks_bytes: bool = False
+    """Whether calls are without bytes, so that there are at least those that are told; likewise below."""
+    candidate_lacks_bytes: bool = False
+    base_lacks_time: bool = False
+    candidate_lacks_time: bool = False
 
 
 class MetricChange(msgspec.Struct, frozen=True, kw_only=True):

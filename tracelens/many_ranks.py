@@ -214,7 +214,7 @@ class ExpertCall(msgspec.Struct, frozen=True, kw_only=True):
     """By rank, in `unit`; what it keeps is included."""
     received: tuple[int, ...]
     unit: str
-    """`tokens` where splits give the rows, else `elements`."""
+    """`tokens` where splits give rows of more than one element, else `elements`."""
     imbalance: float | None
     """ρ: most received over the mean of the ranks; null with members missing or nothing received."""
     busiest: int

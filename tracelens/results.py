@@ -123,7 +123,31 @@ class CallsPerStep(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+class Basis(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls that a row rests on, of all its steps and ranks; null where there is no call.
+
+    Bytes and times are sums over the calls that tell them, so where some don't they are lower bounds.
+    """
+
+    calls: int | None = None
+    """Calls of the row."""
+    calls_with_bytes: int | None = None
+    """Those whose size is known: with fewer than `calls` the bytes are lower bounds."""
+    calls_with_time: int | None = None
+    """Those with a kernel: with fewer than `calls` the times are lower bounds."""
+
+    @property
+    def lacks_bytes(self) -> bool:
+        """Whether calls are without bytes."""
+        return self.calls is not None and (self.calls_with_bytes or 0) < self.calls
+
+    @property
+    def lacks_time(self) -> bool:
+        """Whether calls are without a kernel."""
+        return self.calls is not None and (self.calls_with_time or 0) < self.calls
+
+
+class Traffic(Basis, frozen=True, kw_only=True):
     """What one class of ranks sends in one group with one primitive, per step (means over the steps used)."""
 
     ranks: tuple[int, ...]
@@ -145,16 +169,36 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     wire_bytes_per_step: int | None
     busy_ns_per_step: int | None
     exposed_ns_per_step: int | None
+    sized_busy_ns_per_step: int | None = None
+    """Busy time of the calls whose wire bytes are known."""
+    calls_with_payload: int | None = None
+    """Calls whose payload is known; its splits, and so the bytes sent, may not be."""
     algbw_bytes_per_s: float | None
     busbw_bytes_per_s: float | None
-    calls_with_bytes: int | None = None
-    """Calls whose size is known, over all steps used; null where there is no call."""
-    calls_with_time: int | None = None
     kernel: str | None = None
     """Kernel name, for rows that no call explains."""
 
+    @property
+    def lacks_payload(self) -> bool:
+        """Whether calls are without a payload."""
+        return self.calls is not None and (self.calls_with_payload or 0) < self.calls
 
-class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
+    @property
+    def is_partly_sent(self) -> bool:
+        """Whether the row sends something, in calls or by kernels, whose bytes are not known."""
+        moves = self.calls_per_step.max > 0 or self.kernels_per_step > 0
+        return self.lacks_bytes or (moves and self.wire_bytes_per_step is None)
+
+    @property
+    def unsized_busy_ns_per_step(self) -> int:
+        """Busy time in which no call runs whose bytes are known."""
+        busy = self.busy_ns_per_step or 0
+        if self.sized_busy_ns_per_step is None:
+            return busy if self.wire_bytes_per_step is None else 0
+        return busy - self.sized_busy_ns_per_step
+
+
+class SizeRow(Basis, frozen=True, kw_only=True):
     """A row of traffic cut further by the size of its calls; per step, means over ranks and steps."""
 
     rank_class: int = msgspec.field(name="class")
@@ -177,7 +221,7 @@ class SizeRow(msgspec.Struct, frozen=True, kw_only=True):
     exposed_spread_ns: int | None
 
 
-class GroupTime(msgspec.Struct, frozen=True, kw_only=True):
+class GroupTime(Basis, frozen=True, kw_only=True):
     """What one class of ranks spends in one group, all primitives together, per step (means over steps and ranks).
 
     Times are unions, so calls that run at the same time count once; they may be less than the sum of the rows.
@@ -205,6 +249,8 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     comm_ns: int
     overlap_ns: int
     memory_ns: int
+    untimed_calls: int = 0
+    """Calls of the step without a kernel: what the GPU did for them counts as idle, or not at all."""
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):

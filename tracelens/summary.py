@@ -108,8 +108,10 @@ BUDGET: dict[str, pl.DataType] = {
     "comm_ns": pl.Int64(),
     "overlap_ns": pl.Int64(),
     "memory_ns": pl.Int64(),
+    "untimed_calls": pl.Int64(),
 }
-"""Time of each step with GPU work: span = compute + exposed_comm + exposed_memory + idle."""
+"""Time of each step with GPU work: span = compute + exposed_comm + exposed_memory + idle; and calls of it whose GPU
+work the trace does not hold."""
 
 SHAPES: dict[str, pl.DataType] = {"operator": pl.String(), "input_dims": pl.String(), "count": pl.UInt32()}
 """Matrix products by shape, as the CPU operators tell them (needs `record_shapes`)."""

@@ -22,6 +22,11 @@ def format_bytes(count: float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{_three_digits(value)} {unit}"
 
 
+def at_least(text: str, *, partial: bool) -> str:
+    """A number that is only known to be no less: `≥ 470 MiB`; what is unknown stays `?`."""
+    return f"≥ {text}" if partial and text != UNKNOWN else text
+
+
 def format_bytes_two_decimals(count: float) -> str:
     """Bytes in binary units with two decimals, changing unit at 1024: `110.25 GiB`, `0.00 B`.
 

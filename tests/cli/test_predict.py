@@ -130,12 +130,47 @@ def test_markdown_goes_to_a_file_by_its_suffix(capsys: pytest.CaptureFixture[str
     assert "| --- |" in file.read_text()
 
 
-def test_a_suffix_that_predict_does_not_write_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, _, err = run(capsys, "--model", "llama3-8b", "-o", str(tmp_path / "ledger.html"))
+def test_a_page_goes_to_a_file_by_its_suffix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "ledger.html"
+
+    code, out, err = run(capsys, "--model", "llama3-405b", *TEXTBOOK, "--microbatches", "16", "-o", str(file))
+
+    assert (code, out) == (0, "")
+    assert f"Wrote {file}" in err
+    page = file.read_text()
+    assert page.startswith("<!doctype html>")
+    # the article's 233.22 GiB, 220.50 over NVLink and 12.72 between nodes
+    assert "In all 233 GiB: 220 GiB over nvlink, 12.7 GiB over ib." in page
+    assert "see docs/article.md" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("ledger.xml", "would be junit"), ("ledger.pdf", "cannot tell the format")]
+)
+def test_a_suffix_that_predict_does_not_write_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, message: str
+) -> None:
+    code, _, err = run(capsys, "--model", "llama3-8b", "-o", str(tmp_path / name))
 
     assert code == 2
-    assert "cannot tell the format" in err
+    assert message in err
+    assert "use .txt or .json or .html or .md" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["junit", "github"])
+def test_a_format_for_verdicts_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    code, out, err = run(capsys, "--model", "llama3-8b", "--format", kind)
+
+    assert (code, out) == (2, "")
+    assert "'text', 'json', 'html', 'markdown'" in err
+
+
+def test_a_term_is_explained_in_text_and_not_as_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--model", "llama3-8b", "--dp", "8", "--explain", "dp", "--format", "html")
+
+    assert (code, out) == (2, "")
+    assert "--explain writes no page" in err
 
 
 def test_a_capacity_below_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from tracelens.compared import Verdict
 from tracelens.comparison.items import Item
 from tracelens.comparison.join import join
 from tracelens.comparison.reasons import cut_step
+from tracelens.comparison.sizes import differing_sizes
 from tracelens.results import Phase
 from tracelens.topology import Mesh
 
@@ -56,13 +58,70 @@ def test_a_phase_that_the_trace_cannot_tell_does_not_part_equal_calls() -> None:
     assert verdicts(predicted, measured) == [Verdict.match]
 
 
-def test_buckets_known_only_as_a_mean_match_the_ones_of_true_size() -> None:
-    predicted = [item(payload_bytes=10_000, calls=2.0, wire_bytes=35_000.0)]
-    measured = [
-        item(payload_bytes=4_000, calls=1.0, wire_bytes=7_000.0),
-        item(payload_bytes=16_000, calls=1.0, wire_bytes=28_000.0),
+def calls_of(size: int, calls: float, **changes: Any) -> Item:
+    """Calls of `size` bytes in a group of 8: 7/4 of them are sent."""
+    return item(payload_bytes=size, calls=calls, wire_bytes=1.75 * size * calls, **changes)
+
+
+def test_sizes_known_only_as_a_mean_match_the_true_ones() -> None:
+    measured = [calls_of(4_000, 1.0), calls_of(16_000, 1.0)]
+    assert verdicts([calls_of(10_000, 2.0, is_mean=True)], measured) == [Verdict.match]
+
+
+def test_as_many_bytes_in_calls_of_other_sizes_are_no_match() -> None:
+    # two of 10 kB, or one of 4 and one of 16: the larger is off by as much as the smaller, and is met last
+    (pair,) = join([calls_of(10_000, 2.0)], [calls_of(4_000, 1.0), calls_of(16_000, 1.0)], 0.01)
+    assert pair.verdict in (Verdict.more, Verdict.less)
+    assert [
+        (one.calls, one.predicted, one.measured) for one in differing_sizes(pair.predicted, pair.measured, 0.01)
+    ] == [
+        (1.0, 17_500.0, 7_000.0),
+        (1.0, 17_500.0, 28_000.0),
     ]
-    assert verdicts(predicted, measured) == [Verdict.match]
+
+
+# 16 equal units of a model and a root: 16 · 1,000,000 + 1,200,000 bytes, of which 3 % of the root are 0.2 %
+UNITS, ROOT = 1_000_000, 1_200_000
+
+
+@pytest.mark.parametrize("padding", [0, 100])
+@pytest.mark.parametrize(("off", "verdict"), [(1.03, Verdict.more), (0.97, Verdict.less), (1.0, Verdict.match)])
+def test_a_root_that_is_off_does_not_hide_among_the_equal_units(padding: int, off: float, verdict: Verdict) -> None:
+    predicted = [calls_of(UNITS, 16.0), calls_of(ROOT, 1.0)]
+    measured = [calls_of(UNITS + padding, 16.0), calls_of(round(ROOT * off), 1.0)]
+    pairs = join(predicted, measured, 0.01)
+    assert {pair.verdict for pair in pairs if pair.measured_calls == 1} <= {verdict}
+    assert sum(pair.measured_calls for pair in pairs if pair.verdict is Verdict.match) == (17 if off == 1.0 else 16)
+
+
+def test_nor_where_the_trace_cannot_tell_the_phase() -> None:
+    predicted = [
+        calls_of(UNITS, 16.0),
+        calls_of(UNITS, 16.0, phase=Phase.backward),
+        calls_of(ROOT, 1.0, phase=Phase.backward),
+    ]
+    measured = [calls_of(UNITS + 100, 32.0, phase=Phase.mixed), calls_of(1_236_000, 1.0, phase=Phase.mixed)]
+    pairs = join(predicted, measured, 0.01)
+    assert [(pair.verdict, pair.measured_calls) for pair in pairs] == [(Verdict.match, 32), (Verdict.more, 1)]
+
+
+def test_many_sizes_known_by_their_sum_are_held_against_the_calls_in_their_place() -> None:
+    """A row of many sizes is cut in buckets: 3 calls of 4-16 kB, 2 of 64-256 kB."""
+    predicted = [calls_of(5_000, 2.0), calls_of(11_000, 1.0), calls_of(100_000, 2.0)]
+    small = item(payload_bytes=None, calls=3.0, wire_bytes=1.75 * 21_000)
+    large = item(payload_bytes=None, calls=2.0, wire_bytes=1.75 * 200_000)
+    assert verdicts(predicted, [small, large]) == [Verdict.match]
+    # 3 kB more below are 1.4 % of all and 14 % of their bucket
+    more = item(payload_bytes=None, calls=3.0, wire_bytes=1.75 * 24_000)
+    assert Verdict.more in verdicts(predicted, [more, large])
+
+
+def test_messages_that_are_received_are_told_apart_by_their_size() -> None:
+    """A receive sends nothing, so nothing but its size can differ."""
+    predicted = item(primitive=Primitive.recv, payload_bytes=100_000, wire_bytes=0.0)
+    measured = item(primitive=Primitive.recv, payload_bytes=50_000, wire_bytes=0.0)
+    (pair,) = join([predicted], [measured], 0.01)
+    assert pair.verdict is not Verdict.match
 
 
 def test_calls_of_one_size_match_though_those_of_another_do_not() -> None:

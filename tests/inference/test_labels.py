@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tracelens.collectives import Primitive as P  # noqa: N817
 from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
 from tracelens.measurement.measure import measure
@@ -14,8 +15,8 @@ from tracelens.topology import Axis
 from tracelens.trace.summarize import summarize
 
 
-def _labelled(folder: Path) -> Measurement:
-    summaries = [summarize(path) for path in sorted(folder.glob("rank*.json.gz"))]
+def _labelled(folder: Path, pattern: str = "rank*.json.gz") -> Measurement:
+    summaries = [summarize(path) for path in sorted(folder.glob(pattern))]
     return label_measurement(measure(summaries), reason(summaries, blind=True))
 
 
@@ -33,6 +34,16 @@ def test_one_group_in_two_roles_tells_both(shared_traces: Path) -> None:
     assert set(group.roles) == {Axis.ep, Axis.dp_replicate}
 
 
+def test_all_to_alls_of_context_parallelism_are_no_routing_of_tokens(shared_traces: Path) -> None:
+    assert _labelled(shared_traces / "framework" / "cp4_allgather_dp2").routing is None
+
+
+def test_those_of_experts_are(shared_traces: Path) -> None:
+    found = _labelled(shared_traces / "framework" / "ep8_dropless").routing
+    assert found is not None
+    assert {call.unit for call in found.calls} == {"tokens"}
+
+
 @pytest.mark.parametrize(
     ("case", "axes"),
     [
@@ -48,3 +59,19 @@ def test_groups_and_their_rows_go_by_axis(shared_traces: Path, case: str, axes: 
     assert sizes == axes
     of_group = {group.id: group.axis for group in found.groups}
     assert all(row.axis is of_group[row.group] for row in found.traffic if row.group is not None)
+
+
+def test_each_row_of_a_group_in_two_roles_goes_by_its_own(shared_traces: Path) -> None:
+    """torchrec's all-to-alls of embeddings, indices and lengths are those of its tables, the all-reduces DDP's."""
+    for folder, pattern in (("dlrm_8", "worker[01]_*"), ("recsys_two_level_16", "rank*.json.gz")):
+        rows = [row for row in _labelled(shared_traces / folder, pattern).traffic if row.group is not None]
+        assert {row.axis for row in rows if row.primitive is not P.all_reduce} == {Axis.embedding_table}
+        assert {row.axis for row in rows if row.primitive is P.all_reduce} == {Axis.dp_replicate}
+
+
+def test_rows_of_experts_and_gradients_in_one_group_are_told_apart(shared_traces: Path) -> None:
+    rows = _labelled(shared_traces / "framework" / "ep8_dropless").traffic
+    assert {row.axis for row in rows if row.primitive is P.all_to_all} == {Axis.ep}
+    assert {row.axis for row in rows if row.primitive is P.all_reduce and row.phase == "backward"} == {
+        Axis.dp_replicate
+    }

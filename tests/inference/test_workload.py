@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -73,6 +74,15 @@ def test_one_call_beside_many_kernels_without_calls_is_no_benchmark() -> None:
     kernels = pl.concat([summary.kernels, kernels], how="diagonal")
     assert infer([dataclasses.replace(summary, kernels=kernels)]).workload == "inference"
     assert infer([summary]).workload == "benchmark"
+
+
+@pytest.mark.parametrize("world", [None, 8])
+def test_without_a_call_nothing_is_said_of_any_axis(world: int | None) -> None:
+    summary = Tape(0, WORLD, EVERYONE).summary()
+    head = msgspec.structs.replace(summary.head, world_size=world)
+    found = infer([dataclasses.replace(summary, head=head)])
+    assert (found.status, found.workload) == ("undetermined", "unknown")
+    assert [getattr(found.config, axis) for axis in ("tp", "pp", "dp", "cp", "ep")] == [None] * 5
 
 
 def test_a_job_of_one_rank_shards_nothing_and_shows_no_framework() -> None:

@@ -75,6 +75,24 @@ def test_dualpipe_is_fed_from_both_ends() -> None:
     assert (found.config.schedule, found.config.num_microbatches, found.config.pp) == ("dualpipe", 12, 4)
 
 
+def _mixed(bf16: int, fp32: int) -> Inference:
+    """DDP over 8 whose gradients are reduced in two dtypes."""
+    tape = Tape(0, 8, {"default_pg": range(8)})
+    for dtype, elements in (("bf16", bf16), ("fp32", fp32)):
+        tape.compute(200, backward=True)
+        tape.call("all_reduce", "default_pg", elements, dtype=dtype, phase="backward")
+    return infer([tape.summary()], blind=True)
+
+
+def test_gradients_in_two_dtypes_are_less_sure_the_more_they_mix() -> None:
+    pure, mostly, half = _mixed(990_000, 10_000), _mixed(800_000, 200_000), _mixed(600_000, 400_000)
+    assert (pure.config.grad_dtype, mostly.config.grad_dtype, half.config.grad_dtype) == ("bf16", "bf16", None)
+    assert pure.confidence["grad_dtype"] > 0.9 > mostly.confidence["grad_dtype"]
+    assert half.undetermined["grad_dtype"] == ("bf16", "fp32")
+    (told,) = [entry for entry in half.evidence if entry.field == "grad_dtype"]
+    assert any("bf16 60.0 %, fp32 40.0 %" in text for text in told.against)
+
+
 def _with_names(names: dict[str, str]) -> Inference:
     """TP 2 with DDP over 4, whose groups may be called otherwise."""
     groups = {names["tp"]: (0, 1), names["dp"]: (0, 2, 4, 6)}
@@ -93,7 +111,7 @@ def _with_names(names: dict[str, str]) -> Inference:
 def test_a_name_that_lies_is_a_finding_and_the_traffic_is_believed() -> None:
     found = _with_names({"tp": "mesh_dp_replicate", "dp": "mesh_tp"})
     assert (found.config.tp, found.config.dp) == (2, 4)
-    assert [finding.code for finding in found.findings] == ["group-name-contradicted"]
+    assert [finding.code for finding in found.findings] == ["group-name-contradicted"] * 2
     (told,) = [entry for entry in found.evidence if entry.field == "tp"]
     assert any("mesh_tp" in text for text in told.against)
 
@@ -125,7 +143,7 @@ def test_no_calls_at_all_leave_the_layout_open() -> None:
     found: Any = infer([Tape(0, 8, {"default_pg": range(8)}).summary()])
     assert found.workload == "unknown"
     assert found.config.dp is None
-    assert found.status == "ambiguous"
+    assert found.status == "undetermined"
 
 
 def test_a_lone_rank_is_no_world_to_speak_of() -> None:

@@ -13,6 +13,7 @@ from tracelens.ledger.layout import Framework, Layout
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.options import DeepSpeedOptions
 from tracelens.ledger.predict import predict
+from tracelens.results import Phase
 
 AG, RS, AR = "all_gather", "reduce_scatter", "all_reduce"
 Rows = set[tuple[int, str, str, int]]
@@ -52,3 +53,15 @@ def test_the_ledger_equals_what_deepspeed_issued(level: int, seen: Rows) -> None
         sums[key] = sums.get(key, 0) + int(row.calls)
 
     assert {(calls, *key) for key, calls in sums.items()} == seen
+
+
+@pytest.mark.parametrize(("reuse", "again"), [(10**9, 0), (0, 32)])
+def test_parameters_are_fetched_in_forward_and_in_backward_only_where_they_were_released(
+    reuse: int, again: int
+) -> None:
+    """32 of the gathers of `LEVEL_3` are of parameters, 16 each micro-batch."""
+    options = DeepSpeedOptions(reduce_bucket_elements=20_000, persistence_threshold=1_000, max_reuse_distance=reuse)
+    layout = Layout(framework=Framework.deepspeed, dp=8, zero=3, micro_batch=2, num_microbatches=2, options=options)
+    rows = [row for row in predict(SMALL, layout).rows if row.term.startswith("dp.parameter")]
+    calls = {phase: sum(int(row.calls) for row in rows if row.phase is phase) for phase in Phase}
+    assert (calls[Phase.forward], calls[Phase.backward]) == (32, again)

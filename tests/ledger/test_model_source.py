@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tracelens.errors import InputError, ModelError
+from tracelens.errors import InputError, ModelError, TraceLensError
 from tracelens.ledger.huggingface import model_from_config
 from tracelens.ledger.model_source import load_model, load_preset
 from tracelens.ledger.parameters import count_parameters
@@ -160,6 +161,63 @@ def test_a_file_that_describes_no_model_says_why(
 
     with pytest.raises(error, match=message):
         load_model(str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"null", "config.json holds null, and a model is an object"),
+        ("config.json", b"true", "holds true or false"),
+        ("config.json", b"[1, 2]", "holds a list"),
+        ("config.json", b"5", "holds a number"),
+        ("config.json", b"1e400", "holds a number"),
+        ("config.json", b'"llama"', "holds a string"),
+        ("config.json", b"", "config.json is empty"),
+        ("config.json", b" \n", "config.json is empty"),
+        ("config.json", b'{"hidden_size": 4', "config.json is no JSON file"),
+        ("config.json", b"[" * 100_000, "config.json is no JSON file"),
+        ("config.json", b"9" * 5000, "config.json is no JSON file"),
+        ("config.json", b"\x89PNG\r\n\x1a\n", "config.json is no text: byte 0x89 at offset 0"),
+        ("config.json", b"{}", "no model_type"),
+        ("config.json", b'{"model_type": null}', "no model_type"),
+        ("model.toml", b"", "model.toml is empty"),
+        ("model.toml", b"layers = 2\n\xff", "model.toml is no text: byte 0xff at offset 11"),
+        ("model.toml", b"layers = " + b"[" * 100_000, "model.toml is no TOML file"),
+        ("p.png", b"\x89PNG\r\n\x1a\n", "p.png` is no model file: its name ends neither in .json nor in .toml"),
+        ("config.yaml", b"hidden_size: 4", "config.yaml` is no model file"),
+        ("model", b"{}", "model` is no model file"),
+    ],
+)
+def test_whatever_stands_in_a_file_that_is_no_model_the_message_says_what_and_where(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TraceLensError, match=re.escape(message)) as error:
+        load_model(str(tmp_path / name))
+    assert re.search(r"config\.json|docs/predict\.md|TOML file", error.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["folder", "folder.json", "folder.toml"])
+def test_a_folder_without_a_config_json_is_said_to_be_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"the folder `.*{name}` holds no config.json"):
+        load_model(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("value", ['"64"', "[64]", '{"a": 64}', "64.5", "true", "1e400"])
+@pytest.mark.parametrize("key", ["hidden_size", "n_shared_experts", "kv_lora_rank", "q_lora_rank", "moe_layer_freq"])
+def test_a_field_that_is_no_whole_number_is_named_with_its_value(tmp_path: Path, key: str, value: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(DEEPSEEK_V3 | {key: "HERE"}).replace('"HERE"', value))
+    with pytest.raises(ModelError, match=f"model `config`: {key} is `") as error:
+        load_model(str(file))
+    assert error.value.hint == "these fields take a whole number"
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(LLAMA3_8B).encode())
+    assert load_model(str(file)).hidden == 4096
 
 
 def test_a_misspelt_preset_is_answered_with_near_names() -> None:

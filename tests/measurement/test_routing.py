@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.measurement.ranks import US, Rank, meet, world
 from tracelens.engine import summarize_all
 from tracelens.many_ranks import Routing
 from tracelens.measurement.measure import measure
+from tracelens.measurement.routing import keep_groups
 from tracelens.summary import LocalGroup
 from tracelens.trace.discover import discover
 
@@ -68,6 +70,32 @@ def test_loads_and_their_imbalance_are_those_of_the_splits() -> None:
     assert second.imbalance == pytest.approx(160 / 70)
     assert (second.busiest, second.layer) == (2, 1)
     assert found.imbalance_max == pytest.approx(160 / 70)
+
+
+def test_splits_that_count_elements_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # as keys and values are exchanged, in one dimension: rows of one element are no tokens
+    monkeypatch.setattr("tests.measurement.test_routing.WIDTH", 1)
+    ranks, groups = world(4)
+    layers(ranks, [EVEN], ns_per_token=1000)
+    found = routing(ranks, groups)
+    assert found is not None
+    assert [(call.unit, call.sent) for call in found.calls] == [("elements", (40, 40, 40, 40))]
+
+
+def test_the_routing_of_some_groups_claims_no_waiting_of_others() -> None:
+    ranks, groups = world(4)
+    layers(ranks, [EVEN, TO_2], ns_per_token=1000)
+    found = routing(ranks, groups)
+    assert found is not None
+    group = found.calls[0].group
+    one_of = msgspec.structs.replace(found, calls=(found.calls[0], msgspec.structs.replace(found.calls[1], group="b")))
+    assert keep_groups(found, lambda name: name == group) is found
+    assert keep_groups(found, lambda name: name != group) is None
+    kept = keep_groups(one_of, lambda name: name == "b")
+    assert kept is not None
+    assert (kept.dispatches, kept.combines, kept.busiest) == (1, 1, 2)
+    assert kept.imbalance_median == kept.imbalance_max == pytest.approx(160 / 70)
+    assert (kept.combine_wait_ns, kept.explained_wait_fraction) == (None, None)
 
 
 def test_waiting_for_the_busiest_rank_is_explained_by_its_load() -> None:

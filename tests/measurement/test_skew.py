@@ -53,6 +53,22 @@ def test_the_shortest_is_the_transfer_and_the_rest_is_waiting() -> None:
     assert (row.matched_calls, row.complete) == (1, True)
 
 
+def test_an_all_to_all_that_does_not_tell_what_it_sends_has_no_rate() -> None:
+    ranks, groups = world(4)
+    meet(ranks, 30 * US, primitive="all_to_all", payload_bytes=4_000_000, wire_bytes=None)
+    row = skews([rank.summary(groups) for rank in ranks])["all_to_all"]
+    assert (row.transfer_ns, row.busbw_bytes_per_s) == (30 * US, None)
+    # GIVEN another beside it that does: 3/4 of 4 MB in 40 us
+    meet(ranks, 40 * US, primitive="all_to_all", payload_bytes=4_000_000, wire_bytes=3e6)
+    found = measure([rank.summary(groups) for rank in ranks])
+    assert found.skew is not None
+    assert found.links is not None
+    assert found.skew[0].busbw_bytes_per_s == pytest.approx(3e6 / 40e-6)
+    (link,) = found.links
+    assert link.calls == 1
+    assert link.busbw_bytes_per_s == pytest.approx(3e6 / 40e-6)
+
+
 def late_in(calls: int, of: int, *, cause: str) -> Skew:
     """Rank 5 of 8 comes 80 us late to `calls` of `of` calls, for a reason; rank 1 to the others."""
     ranks, groups = world(8)

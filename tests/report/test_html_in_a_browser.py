@@ -126,6 +126,24 @@ def test_a_press_on_a_heading_sorts_by_number_and_another_turns_it(browser: Brow
     assert browser.run("document.querySelectorAll('#bytes table th')[6].getAttribute('aria-sort')") == "ascending"
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_a_prediction_is_drawn_by_the_same_rules(scheme: str, browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "prediction.html"
+    layout = ["--tp", "8", "--pp", "4", "--dp", "2", "--microbatches", "8", "--cluster", "h100"]
+    assert main(["predict", "--model", "llama3-8b", *layout, "-o", str(page)]) == 0
+    browser.resize(1280, 900)
+    browser.prefer(scheme)
+    browser.requests()
+    browser.open(page)
+    assert browser.console() == []
+    assert set(browser.requests()) == {page.resolve().as_uri()}
+    assert len(browser.run(BOXES % "#bytes svg.bar rect")) >= 4
+    assert "rgb(0, 0, 0)" not in browser.run(FILLS)
+    assert [(round(ratio, 2), what) for ratio, what in browser.run(CONTRASTS) if ratio < 4.5] == []
+    browser.resize(390, 844)
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+
+
 def test_the_page_of_a_trace_draws_its_timeline(browser: Browser, tmp_path: Path) -> None:
     # GIVEN a step in which compute runs from 100 to 300 µs and an all-reduce from 200 to 400 µs
     trace, page = write_trace(tmp_path / "rank0.json", rank=0), tmp_path / "report.html"

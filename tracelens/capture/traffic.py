@@ -131,7 +131,10 @@ def _rank_traffic(rank_class: int, rank: RankCalls) -> Iterable[Traffic]:
             exposed_ns_per_step=None,
             algbw_bytes_per_s=None,
             busbw_bytes_per_s=None,
+            calls=len(calls),
+            calls_with_payload=len(calls),
             calls_with_bytes=len(calls),
+            calls_with_time=0,
         )
 
 

@@ -117,7 +117,7 @@ def _rows(measurements: Sequence[Measurement]) -> tuple[BaselineRow, ...]:
 def kinds_of(measurement: Measurement) -> dict[tuple[str, Primitive, str | None], KindOfCall]:
     """Calls and bytes by group (size and stride), primitive and dtype."""
     return {
-        key: KindOfCall(sums.axis, sums.calls, sums.wire_bytes)
+        key: KindOfCall(sums.axis, sums.calls, None if sums.lacks_bytes else sums.wire_bytes)
         for (key, bucket), sums in sum_kinds(measurement, by_axis=False).items()
         if bucket is None
     }
@@ -129,6 +129,7 @@ class KindOfCall(msgspec.Struct, frozen=True):
     axis: Axis | None
     calls: float
     wire_bytes: float | None
+    """None where those of any call are unknown."""
 
 
 def part_of_steps(measurement: Measurement, name: str) -> list[float]:

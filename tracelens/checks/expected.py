@@ -12,7 +12,7 @@ from tracelens.checks.facts import Facts, finding
 from tracelens.checks.judged import Judged, judge, not_checked
 from tracelens.checks.policy import Policy
 from tracelens.collectives import Primitive
-from tracelens.comparison.join import same_calls
+from tracelens.comparison.sizes import same_calls
 from tracelens.results import Finding, Inference
 from tracelens.topology import Axis
 from tracelens.units import format_bytes

@@ -39,7 +39,7 @@ def find_exposed_dp(facts: Facts) -> Iterator[Finding]:
     yield finding(
         Code.dp_exposed,
         f"{format_time(exposed)} of {format_time(busy)} of data-parallel communication are exposed in a step{told}: "
-        f"{reason}",
+        f"{reason}{facts.doubt(rows, 'time')}",
         hint=hint,
         axis=Axis.dp,
         measured=exposed / facts.span_ns,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Literal
 
 from tracelens.checks.codes import ABOUT, Code
 from tracelens.collectives import Primitive
@@ -63,7 +64,7 @@ class Facts:
         return [row for row in self.measurement.traffic if wanted(row)]
 
     def mean(self, rows: Iterable[Traffic], read: Callable[[Traffic], float | None]) -> float:
-        """Sum of a value over rows, as a mean over all ranks read; unknown counts as nothing."""
+        """Sum of a value over rows, as a mean over all ranks read: a lower bound where calls do not tell it."""
         everyone = self.claims.ranks
         return sum((read(row) or 0) * weight(row) for row in rows) / everyone if everyone else 0.0
 
@@ -74,12 +75,33 @@ class Facts:
     def coverage(self, rows: Sequence[Traffic]) -> str:
         """What the numbers of some rows rest on."""
         calls = sum(row.calls_per_step.mean * row.steps_used for row in rows)
-        timed = sum(min(row.calls_with_time or 0, 10**12) for row in rows)
+        timed = sum(row.calls_with_time or 0 for row in rows)
+        missing = any(row.lacks_time for row in rows)
+        of = f" of {sum(row.calls or 0 for row in rows)}" if missing else ""
         run = self.measurement.run
         world = "?" if run.world_size is None else str(run.world_size)
         steps = max((row.steps_used for row in rows), default=0)
-        told = f"{timed} calls with time, " if calls else ""
+        told = f"{timed}{of} calls with time, " if calls else ""
         return f"{told}{steps} steps, {len(run.ranks) or 1} of {world} ranks"
+
+    def doubt(self, rows: Sequence[Traffic], *said: Literal["bytes", "time"]) -> str:
+        """What makes numbers of some rows lower bounds, to end a message with; nothing where all is known.
+
+        A call among one rank sends nothing, and needs no kernel.
+        """
+        told = [row for row in rows if row.calls and (group := self.groups.get(row.group or "")) and group.size != 1]
+        calls = sum(row.calls or 0 for row in told)
+        known = {
+            "bytes": sum(row.calls_with_bytes or 0 for row in told),
+            "time": sum(row.calls_with_time or 0 for row in told),
+        }
+        parts = [f"the {word} of {calls - count} of {calls} calls" for word in said if (count := known[word]) < calls]
+        return f" (lower bounds: {' and '.join(parts)} not known)" if parts else ""
+
+    @cached_property
+    def untimed_calls(self) -> int:
+        """Calls without a kernel in the steps used: communication takes at least what is told, idling at most."""
+        return sum(row.untimed_calls for row in self.measurement.time)
 
 
 def weight(row: Traffic) -> int:

@@ -48,7 +48,7 @@ def find_fp32_reduction(facts: Facts) -> Iterator[Finding]:
     yield finding(
         Code.reduction_in_fp32,
         f"{'gradients are' if whole else 'a part of the gradients is'} reduced in fp32: {format_bytes(sent)} a step, "
-        f"{format_bytes(sent / 2)} in bf16",
+        f"{format_bytes(sent / 2)} in bf16{facts.doubt(rows, 'bytes')}",
         hint="it is the safer choice and the default of torchtitan and Megatron; where the loss allows it, "
         "reduce in bf16 (reduce_dtype of MixedPrecisionPolicy, --grad-reduce-in-bf16)",
         axis=Axis.dp,
@@ -93,7 +93,7 @@ def _small(facts: Facts, axis: Axis | None, sizes: Sequence[SizeRow]) -> Iterato
         Code.messages_small,
         f"{calls:.4g} of {all_calls:.4g} {axis} calls a step carry less than {format_bytes(KNEE_BYTES)} "
         f"({format_percent(calls / all_calls)}; {format_bytes(payload / calls)} on average) and take "
-        f"{format_time(busy)}",
+        f"{format_time(busy)}{facts.doubt(rows, 'bytes', 'time')}",
         hint="merge them: larger buckets (bucket_cap_mb, reduce_bucket_size), larger FSDP units, "
         "a higher stage3_param_persistence_threshold",
         axis=axis,
@@ -123,7 +123,7 @@ def find_idle_accumulation(facts: Facts) -> Iterator[Finding]:
         yield finding(
             Code.accumulation_saves_nothing,
             f"gradients travel over {axis} in each of {batches} micro-batches: {format_bytes(sent)} a step, "
-            f"{format_bytes(sent / batches)} if they waited for the last",
+            f"{format_bytes(sent / batches)} if they waited for the last{facts.doubt(rows, 'bytes')}",
             hint=_how_to_accumulate(config),
             axis=axis,
             measured=times,

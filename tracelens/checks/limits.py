@@ -13,7 +13,7 @@ from tracelens.checks.expected import check_layout, check_traffic
 from tracelens.checks.facts import Facts, finding, waited_for
 from tracelens.checks.judged import Judged, judge, not_checked
 from tracelens.checks.policy import Level, Policy
-from tracelens.checks.regressions import check_overlap, check_time
+from tracelens.checks.regressions import check_overlap, check_time, is_open, why_open
 from tracelens.checks.waiting import LARGE_BYTES
 from tracelens.errors import Severity
 from tracelens.many_ranks import LinkUse, Skew
@@ -121,6 +121,9 @@ def _check_shares(facts: Facts, policy: Policy) -> Iterator[Judged]:
         share = share_of_step(facts.measurement, one.part)
         if share is None or not facts.span_ns:
             yield not_checked(name, "at most", limit, unit="fraction", why="the trace has no time on a GPU")
+            continue
+        if is_open(facts, one.part, broken=share > limit):
+            yield not_checked(name, "at most", limit, unit="fraction", why=why_open(facts))
             continue
         broken = finding(
             one.code,

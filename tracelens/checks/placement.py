@@ -32,7 +32,7 @@ def find_tp_across_nodes(facts: Facts) -> Iterator[Finding]:
     yield finding(
         Code.tp_across_nodes,
         f"tensor parallelism of {size} crosses nodes of {nodes} GPUs: {format_bytes(sent)} a step of each rank, "
-        f"{format_time(exposed)} of it exposed",
+        f"{format_time(exposed)} of it exposed{facts.doubt(rows, 'bytes', 'time')}",
         hint=f"keep tp within a node (at most {nodes}) and spend the other ranks on pp, cp or dp",
         axis=Axis.tp,
         measured=float(size),
@@ -113,7 +113,7 @@ def find_missing_sequence_parallel(facts: Facts) -> Iterator[Finding]:
     yield finding(
         Code.sequence_parallel_missing,
         f"tensor parallelism of {config.tp} all-reduces whole activations ({calls:.4g} calls, {format_bytes(sent)} a "
-        "step): every rank keeps all of them between the layers",
+        f"step): every rank keeps all of them between the layers{facts.doubt(rows, 'bytes')}",
         hint=f"sequence parallelism sends about the same bytes and keeps 1/{config.tp} of the activations there",
         axis=Axis.tp,
         measured=sent,
@@ -136,8 +136,8 @@ def _whole_activations(facts: Facts) -> list[SizeRow]:
 def find_unsized_traffic(facts: Facts) -> Iterator[Finding]:
     """Kernels without a record, and records without sizes: they count in time only."""
     traffic = facts.measurement.traffic
-    rows = [row for row in traffic if row.wire_bytes_per_step is None and (row.busy_ns_per_step or 0) > 0]
-    unsized = facts.mean(rows, lambda row: row.busy_ns_per_step)
+    rows = [row for row in traffic if row.unsized_busy_ns_per_step > 0]
+    unsized = facts.mean(rows, lambda row: row.unsized_busy_ns_per_step)
     busy = facts.mean(traffic, lambda row: row.busy_ns_per_step)
     if not busy or unsized / busy < _LEAST_UNSIZED:
         return

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import click
 import msgspec
 
-from tracelens.cli.output import PLAIN, Format, resolve_output
+from tracelens.cli.output import LEDGER, PLAIN, Format, resolve_output
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -142,6 +142,11 @@ def measuring_options(function: F) -> F:
 def output_options(function: F) -> F:
     """Add --format, -o/--output and --force, as the argument `output`: text or JSON."""
     return _output_options(function, PLAIN)
+
+
+def ledger_options(function: F) -> F:
+    """Add the same for a command that ends in a ledger: also a page and a comment."""
+    return _output_options(function, LEDGER)
 
 
 def report_options(function: F) -> F:

@@ -30,6 +30,9 @@ class Format(StrEnum):
 PLAIN = (Format.text, Format.json)
 """What every command can write; those that end in a document can write all."""
 
+LEDGER = (*PLAIN, Format.html, Format.markdown)
+"""What a ledger can be written as: it has no tests that fail and no lines of a change to point at."""
+
 SUFFIXES = {
     ".txt": Format.text,
     ".json": Format.json,
@@ -83,6 +86,9 @@ def resolve_output(
     chosen = Format(format_name) if format_name else suffixes.get(file.suffix.lower())
     if chosen is None:
         hint = f"use {' or '.join(suffixes)}, or give --format"
+        other = SUFFIXES.get(file.suffix.lower())
+        if other is not None:
+            raise UsageError(f"`{file}` would be {other.value}, which this command does not write", hint=hint)
         raise UsageError(f"cannot tell the format of `{file}` by its suffix", hint=hint)
     return Output(path=file, format=chosen, force=force)
 

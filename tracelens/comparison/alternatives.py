@@ -144,6 +144,17 @@ def _tensor_and_context(layout: Layout) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind in dict.fromkeys((own, *CpKind)):
         if layout.cp > 1 and kind is not layout.kind_of_cp:
             yield f"context parallelism is {kind}, not {layout.kind_of_cp}", {"cp_kind": kind}
+    if layout.framework is Framework.megatron:
+        yield from _hierarchies(layout)
+
+
+def _hierarchies(layout: Layout) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All-to-alls inside, a ring outside, with every inner size that there can be."""
+    for size in range(2, layout.cp // 2 + 1):
+        if layout.cp % size == 0 and size != layout.cp_inner:
+            options = msgspec.structs.replace(layout.megatron(), ulysses_degree=size)
+            words = f"context parallelism is ulysses inside groups of {size} and a ring across them"
+            yield words, {"cp_kind": CpKind.ulysses_ring, "options": options}
 
 
 def _pipelines(layout: Layout) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -245,6 +256,9 @@ def _other_frameworks(model: ModelSpec, layout: Layout) -> Iterator[Alternative]
         if framework is Framework.torchtitan:
             plain = msgspec.structs.replace(layout, framework=framework, options=PLAIN)
             yield Alternative(f"{words} (without its trainer)", model, plain)
+        if framework is Framework.ddp:
+            given = msgspec.structs.replace(layout, framework=framework, options=DDPOptions(first_bucket_mib=None))
+            yield Alternative(f"{words} (with `bucket_cap_mb` given)", model, given)
 
 
 def _uneven_stages(model: ModelSpec, layout: Layout) -> Iterator[Alternative]:

@@ -11,6 +11,7 @@ from tracelens.compared import Comparison, ComparisonRow, Verdict
 from tracelens.comparison.items import Item, Unit, measured_units, place_groups, predicted_items
 from tracelens.comparison.join import Pair, join
 from tracelens.comparison.reasons import Explanation, explain_differences
+from tracelens.comparison.sizes import SizeDifference, differing_sizes
 from tracelens.errors import UsageError
 from tracelens.ledger.groups import AXIS_OF, group_mesh
 from tracelens.ledger.layout import Layout
@@ -19,6 +20,10 @@ from tracelens.ledger.predict import predict
 from tracelens.ledger.results import Ledger
 from tracelens.results import Measurement, Phase
 from tracelens.topology import Axis, Mesh
+from tracelens.units import format_bytes
+
+_MOST_SIZES = 3
+"""Sizes that differ which are told of one row."""
 
 Origin = Literal["given", "metadata", "inferred"]
 
@@ -64,7 +69,7 @@ def compare(measurement: Measurement, expected: Expectation, *, tolerance: float
 
     reasons = explain_differences(joined, expected.model, layout, try_out)
     meshes = _axes_of_meshes(layout, joined)
-    rows = [_row(one.unit, pair, reasons, meshes) for one in joined for pair in one.pairs]
+    rows = [_row(one.unit, pair, reasons, meshes, tolerance) for one in joined for pair in one.pairs]
     explained, absent = _fractions(joined)
     return Comparison(
         sizes_from=expected.sizes_from,
@@ -152,7 +157,7 @@ def _fractions(joined: Sequence[JoinedUnit]) -> tuple[float | None, float | None
 
 def _missing(pair: Pair) -> float:
     """Predicted bytes of a pair that were not seen."""
-    if pair.verdict is Verdict.match or (pair.measured and pair.measured_bytes is None):
+    if pair.verdict is Verdict.match or (pair.measured and (pair.measured_bytes is None or pair.lacks_bytes)):
         return 0.0
     return max(0.0, pair.predicted_bytes - (pair.measured_bytes or 0))
 
@@ -161,9 +166,9 @@ def unsized_time_fraction(measurement: Measurement) -> float | None:
     """Share of the communication time that is spent in kernels whose bytes are unknown."""
     busy = unsized = 0.0
     for row in measurement.traffic:
-        spent = (row.busy_ns_per_step or 0) * max(1, len(row.ranks))
-        busy += spent
-        unsized += spent if row.wire_bytes_per_step is None else 0
+        ranks = max(1, len(row.ranks))
+        busy += (row.busy_ns_per_step or 0) * ranks
+        unsized += row.unsized_busy_ns_per_step * ranks
     return unsized / busy if busy else None
 
 
@@ -183,7 +188,9 @@ def _axes_of_meshes(layout: Layout, joined: Sequence[JoinedUnit]) -> dict[Mesh, 
     return {mesh: next(iter(told)) for mesh, told in axes.items() if mesh and len(told) == 1}
 
 
-def _row(unit: Unit, pair: Pair, reasons: Sequence[Explanation], meshes: dict[Mesh, Axis]) -> ComparisonRow:
+def _row(
+    unit: Unit, pair: Pair, reasons: Sequence[Explanation], meshes: dict[Mesh, Axis], tolerance: float
+) -> ComparisonRow:
     lead = pair.lead
     axes = {item.axis for item in pair.predicted} or {item.axis for item in pair.measured}
     axis = axes.pop() if len(axes) == 1 else Axis.mixed
@@ -204,15 +211,21 @@ def _row(unit: Unit, pair: Pair, reasons: Sequence[Explanation], meshes: dict[Me
         measured_calls=pair.measured_calls if pair.measured else None,
         predicted_bytes=pair.predicted_bytes if pair.predicted else None,
         measured_bytes=bytes_seen,
-        ratio=bytes_seen / pair.predicted_bytes if bytes_seen is not None and pair.predicted_bytes else None,
+        lacks_bytes=pair.lacks_bytes,
+        ratio=_ratio(pair),
         predicted_overlap=_promised_overlap(pair.predicted),
         measured_overlap_pct=_seen_overlap(pair.measured),
         verdict=pair.verdict,
-        why=None if pair.verdict is Verdict.match else _why(unit, pair, reasons),
+        why=None if pair.verdict is Verdict.match else _why(unit, pair, reasons) + _residual(pair, tolerance),
         ranks=unit.ranks,
         group=next((item.group for item in pair.measured if item.group), None),
         payload_bytes=lead.payload_bytes if pair.measured else None,
     )
+
+
+def _ratio(pair: Pair) -> float | None:
+    seen = pair.measured_bytes
+    return None if seen is None or pair.lacks_bytes or not pair.predicted_bytes else seen / pair.predicted_bytes
 
 
 def _promised_overlap(items: Sequence[Item]) -> Literal["yes", "partial", "no"] | None:
@@ -237,6 +250,22 @@ def _why(unit: Unit, pair: Pair, reasons: Sequence[Explanation]) -> str:
             if reason.covers(unit, pair, elsewhere=elsewhere):
                 return reason.words
     return "no known alternative explains it"
+
+
+def _residual(pair: Pair, tolerance: float) -> str:
+    """Words for the sizes of a row that are not as predicted; none where calls or types differ, which say it all."""
+    dtypes = {item.dtype for item in pair.predicted}, {item.dtype for item in pair.measured}
+    if dtypes[0] != dtypes[1]:
+        return ""
+    sizes = differing_sizes(pair.predicted, pair.measured, tolerance)
+    told = (_told_size(one, pair.measured_calls) for one in sizes[:_MOST_SIZES] if one.predicted)
+    return "".join(f"; {text}" for text in told)
+
+
+def _told_size(one: SizeDifference, of: float) -> str:
+    change = 100 * (one.measured / one.predicted - 1)
+    who, each = ("the call sends", "") if of == 1 else (f"{one.calls:g} of {of:g} calls send", " each")
+    return f"{who} {format_bytes(one.measured)}{each}, not {format_bytes(one.predicted)} ({change:+.3g} %)"
 
 
 def _rank_rows(row: ComparisonRow) -> tuple[bool, float, int]:

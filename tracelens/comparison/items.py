@@ -29,6 +29,10 @@ class Item:
     """Of one call; None where calls differ."""
     calls: float
     wire_bytes: float | None
+    is_mean: bool = False
+    """Predicted calls whose sizes are known only on average."""
+    lacks_bytes: bool = False
+    """Whether calls are without bytes, so that there are at least `wire_bytes`."""
     axis: Axis | None = None
     term: str | None = None
     overlap: str | None = None
@@ -111,6 +115,7 @@ def _sized_item(row: SizeRow, groups: Mapping[str, Group]) -> Item:
         payload_bytes=row.from_bytes if row.from_bytes == row.to_bytes else None,
         calls=row.calls_per_step.mean,
         wire_bytes=row.wire_bytes_per_step,
+        lacks_bytes=row.lacks_bytes,
         group=row.group,
         busy_ns=row.busy_ns_per_step,
         exposed_ns=row.exposed_ns_per_step,
@@ -130,6 +135,7 @@ def _traffic_item(row: Traffic, groups: Mapping[str, Group]) -> Item:
         payload_bytes=None,
         calls=row.calls_per_step.mean,
         wire_bytes=row.wire_bytes_per_step,
+        lacks_bytes=row.lacks_bytes,
         group=row.group,
         busy_ns=row.busy_ns_per_step,
         exposed_ns=row.exposed_ns_per_step,
@@ -155,6 +161,7 @@ def _predicted(row: LedgerRow) -> Item:
         payload_bytes=round(row.elements * DTYPE_BYTES[row.dtype]),
         calls=row.calls,
         wire_bytes=row.wire_bytes,
+        is_mean=row.elements_vary,
         overlap=row.overlap.value,
     )
 

@@ -1,24 +1,21 @@
 """The join of what was predicted and what was measured of a unit of ranks.
 
-Calls meet where mesh, primitive, dtype, phase and size are equal; what is left meets on fewer keys: a phase that the
-trace can't tell, buckets that the ledger knows only as a mean. What is left then is the difference.
+Calls meet where mesh, primitive, dtype, phase and size are equal; what is left meets on fewer keys, such as a phase
+that the trace can't tell, and is then held against one another size by size. What is left then is the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tracelens.compared import Verdict
 from tracelens.comparison.items import Item
-
-SMALLEST_BYTES = 1024
-"""Bytes that may always differ, so that a counter or two don't spoil a row."""
-
-_CALLS_RELATIVE = 1e-6
-"""Means over steps and ranks are not exact in binary."""
+from tracelens.comparison.sizes import differing_sizes, near_sizes, same_bytes, same_calls
 
 Key = Callable[[Item], Hashable]
+Judge = Callable[[Sequence[Item], Sequence[Item], float], Verdict | None]
+"""What is said of two sides; None where they don't belong together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,11 @@ class Pair:
         return sum(known) if known else None
 
     @property
+    def lacks_bytes(self) -> bool:
+        """Whether measured calls are without bytes, so that there are at least `measured_bytes`."""
+        return any(item.lacks_bytes for item in self.measured)
+
+    @property
     def lead(self) -> Item:
         """The item that gives a row its words: the largest measured one, else the largest predicted."""
         return max(self.measured or self.predicted, key=lambda item: item.wire_bytes or 0)
@@ -63,6 +65,8 @@ _EQUAL_ON: tuple[Key, ...] = (
     lambda item: (item.mesh, item.primitive, item.dtype, item.phase),
     lambda item: (item.mesh, item.primitive, item.dtype),
 )
+# and on which sizes that are near one another may be found equal though others are not
+_NEARLY_ON: tuple[Key, ...] = _EQUAL_ON[2:]
 # on which the same calls of another dtype are put side by side
 _OTHER_DTYPE_ON: tuple[Key, ...] = (
     lambda item: (item.mesh, item.primitive, item.phase, item.calls),
@@ -84,28 +88,28 @@ def join(predicted: Sequence[Item], measured: Sequence[Item], tolerance: float) 
     Args:
         predicted: calls of one pipeline rank.
         measured: calls of the ranks in it.
-        tolerance: bytes are equal within this fraction (or 1 KiB); calls always must be.
+        tolerance: bytes are equal within this fraction (or 1 KiB), those of each size; calls always must be.
     """
     pairs: list[Pair] = []
     left, right = list(predicted), list(measured)
-    for key in _EQUAL_ON:
-        for ours, theirs in _groups(left, right, key):
-            if ours and theirs and _are_equal(ours, theirs, tolerance):
-                pairs.append(Pair(ours, theirs, Verdict.match))
-                left, right = _without(left, ours), _without(right, theirs)
-    for key in _OTHER_DTYPE_ON:
-        for ours, theirs in _groups(left, right, key):
-            if ours and theirs and _are_same_calls_of_other_dtype(ours, theirs):
-                pairs.append(Pair(ours, theirs, _difference(ours, theirs, tolerance)))
-                left, right = _without(left, ours), _without(right, theirs)
-    for key in _DIFFERENT_ON:
-        for ours, theirs in _groups(left, right, key):
-            if ours and theirs:
-                pairs.append(Pair(ours, theirs, _difference(ours, theirs, tolerance)))
-                left, right = _without(left, ours), _without(right, theirs)
+    for key, judge, apart in _passes():
+        for some, others in _groups(left, right, key):
+            for ours, theirs in near_sizes(some, others, tolerance) if apart else [(some, others)]:
+                verdict = judge(ours, theirs, tolerance) if ours and theirs else None
+                if verdict is not None:
+                    pairs.append(Pair(ours, theirs, verdict))
+                    left, right = _without(left, ours), _without(right, theirs)
     pairs += [Pair(ours, (), Verdict.absent) for ours, _ in _groups(left, [], _ALONE_ON)]
     pairs += [Pair((), theirs, Verdict.unpredicted) for _, theirs in _groups([], right, _ALONE_ON)]
     return pairs
+
+
+def _passes() -> Iterator[tuple[Key, Judge, bool]]:
+    """What two sides meet on, who judges them, and whether size by size: one that is off takes no other with it."""
+    yield from ((key, _match, False) for key in _EQUAL_ON)
+    yield from ((key, _match, True) for key in _NEARLY_ON)
+    yield from ((key, _other_dtype, False) for key in _OTHER_DTYPE_ON)
+    yield from ((key, _difference, False) for key in _DIFFERENT_ON)
 
 
 def _groups(
@@ -124,31 +128,35 @@ def _without(items: Sequence[Item], taken: Sequence[Item]) -> list[Item]:
     return [item for item in items if id(item) not in gone]
 
 
-def _are_equal(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) -> bool:
+def _match(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) -> Verdict | None:
     pair = Pair(tuple(ours), tuple(theirs), Verdict.match)
-    return same_calls(pair.predicted_calls, pair.measured_calls) and same_bytes(
-        pair.predicted_bytes, pair.measured_bytes, tolerance
+    equal = (
+        same_calls(pair.predicted_calls, pair.measured_calls)
+        and _same_bytes(pair, tolerance)
+        and not differing_sizes(ours, theirs, tolerance)
     )
+    return Verdict.match if equal else None
 
 
-def _are_same_calls_of_other_dtype(ours: Sequence[Item], theirs: Sequence[Item]) -> bool:
+def _other_dtype(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) -> Verdict | None:
     dtypes = {item.dtype for item in ours}, {item.dtype for item in theirs}
     calls = sum(item.calls for item in ours), sum(item.calls for item in theirs)
-    return dtypes[0].isdisjoint(dtypes[1]) and same_calls(*calls)
+    return _difference(ours, theirs, tolerance) if dtypes[0].isdisjoint(dtypes[1]) and same_calls(*calls) else None
 
 
-def same_calls(predicted: float, measured: float) -> bool:
-    """Whether two counts of calls per step are one."""
-    return abs(predicted - measured) <= _CALLS_RELATIVE * max(predicted, measured)
-
-
-def same_bytes(predicted: float, measured: float | None, tolerance: float) -> bool:
-    """Whether measured bytes are those predicted; unknown ones are no contradiction."""
-    return measured is None or abs(predicted - measured) <= max(tolerance * predicted, SMALLEST_BYTES)
+def _same_bytes(pair: Pair, tolerance: float) -> bool:
+    """Whether the bytes of a pair agree; a lower bound below what was predicted is no contradiction."""
+    if pair.lacks_bytes and (pair.measured_bytes or 0) <= pair.predicted_bytes:
+        return True
+    return same_bytes(pair.predicted_bytes, pair.measured_bytes, tolerance)
 
 
 def _difference(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) -> Verdict:
     pair = Pair(tuple(ours), tuple(theirs), Verdict.more)
-    if same_bytes(pair.predicted_bytes, pair.measured_bytes, tolerance):
+    if not _same_bytes(pair, tolerance):
+        return Verdict.more if (pair.measured_bytes or 0) > pair.predicted_bytes else Verdict.less
+    if not same_calls(pair.predicted_calls, pair.measured_calls):
         return Verdict.more if pair.measured_calls > pair.predicted_calls else Verdict.less
-    return Verdict.more if (pair.measured_bytes or 0) > pair.predicted_bytes else Verdict.less
+    # as many calls and bytes, of other sizes: the size that is furthest off says it
+    differing = differing_sizes(ours, theirs, tolerance)
+    return Verdict.more if differing and differing[0].measured > differing[0].predicted else Verdict.less

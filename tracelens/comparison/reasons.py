@@ -9,7 +9,8 @@ from typing import Protocol
 from tracelens.compared import Verdict
 from tracelens.comparison.alternatives import Alternative, list_alternatives
 from tracelens.comparison.items import Unit
-from tracelens.comparison.join import Pair, same_bytes, same_calls
+from tracelens.comparison.join import Pair
+from tracelens.comparison.sizes import same_bytes, same_calls
 from tracelens.errors import TraceLensError
 from tracelens.ledger.layout import Layout
 from tracelens.ledger.model import ModelSpec

@@ -11,7 +11,7 @@ import msgspec
 from tracelens.collectives import Primitive
 from tracelens.compared import MetricChange, RunComparison, RunRow, TimeVerdict, Verdict
 from tracelens.comparison.compare import unsized_time_fraction
-from tracelens.comparison.join import same_bytes, same_calls
+from tracelens.comparison.sizes import same_bytes, same_calls
 from tracelens.errors import InputError
 from tracelens.results import Group, Measurement, SizeRow, StepTime
 from tracelens.topology import Axis, format_mesh, format_ranks
@@ -34,6 +34,9 @@ METRICS: tuple[tuple[str, Callable[[StepTime], int]], ...] = (
     ("comm", lambda row: row.comm_ns),
 )
 
+_WITHOUT_COMM = ("step_time", "compute")
+"""What calls without a kernel leave as it is."""
+
 Key = tuple[str, Primitive, str | None]
 Bucket = tuple[int, int] | None
 
@@ -47,6 +50,10 @@ class KindSums:
     wire_bytes: float | None = None
     busy_ns: float | None = None
     exposed_ns: float | None = None
+    lacks_bytes: bool = False
+    """Whether calls are without bytes, without a kernel, without even a size."""
+    lacks_time: bool = False
+    lacks_sizes: bool = False
     variances: list[float] = field(default_factory=list)
     """Of the busy time between steps, of each part."""
     steps: int = 0
@@ -57,6 +64,9 @@ class KindSums:
         self.wire_bytes = _plus(self.wire_bytes, row.wire_bytes_per_step, share)
         self.busy_ns = _plus(self.busy_ns, row.busy_ns_per_step, share)
         self.exposed_ns = _plus(self.exposed_ns, row.exposed_ns_per_step, share)
+        self.lacks_bytes |= row.lacks_bytes
+        self.lacks_time |= row.lacks_time
+        self.lacks_sizes |= row.from_bytes is None
         self.variances.append((share * (row.busy_spread_ns or 0)) ** 2)
         self.steps = max(self.steps, steps)
 
@@ -94,10 +104,13 @@ def compare_runs(
             f"`{base_name}` and `{candidate_name}` have no kind of call in common",
             hint="compare runs of one job, with equal groups",
         )
+    # calls that tell no size may be of any, so how many there are of one is not known
+    open_kinds = {kind for side in (before, after) for (kind, _), sums in side.items() if sums.lacks_sizes}
     none_before, none_after = _nothing(base), _nothing(candidate)
     rows = [
         _row(key, before.get(key), after.get(key), tolerance, none_before, none_after)
         for key in dict.fromkeys([*before, *after])
+        if key[1] is None or key[0] not in open_kinds
     ]
     metrics = _metrics(base.time, candidate.time)
     if base.run.ranks != candidate.run.ranks:
@@ -114,8 +127,19 @@ def compare_runs(
         absent_bytes_fraction=absent,
         unsized_time_fraction=unsized_time_fraction(candidate),
         inside_tolerance=all(row.verdict is Verdict.match for row in totals) and not _is_slower(metrics),
-        notes=tuple(_notes(base, candidate)),
+        notes=(*_gaps("base", base), *_gaps("candidate", candidate), *_notes(base, candidate)),
     )
+
+
+def _gaps(word: str, measurement: Measurement) -> Iterator[str]:
+    """What is not known of a run, and so not compared."""
+    calls = sum(row.calls or 0 for row in measurement.sizes)
+    unsized = calls - sum(row.calls_with_bytes or 0 for row in measurement.sizes)
+    if unsized:
+        yield f"the bytes of {unsized} of {calls} calls of the {word} are not known"
+    untimed = sum(row.untimed_calls for row in measurement.time)
+    if untimed:
+        yield f"{untimed} calls of the {word} have no kernel in the trace: what they changed in its time is not known"
 
 
 def _notes(one: Measurement, other: Measurement) -> Iterator[str]:
@@ -212,7 +236,7 @@ def _row(
     one, other = before or KindSums(), after or KindSums()
     verdict = _verdict(base, candidate, tolerance)
     spread = _spread(one.spread_ns, one.steps, other.spread_ns, other.steps)
-    present = base is not None and candidate is not None
+    timed = base is not None and candidate is not None and not (one.lacks_time or other.lacks_time)
     return RunRow(
         axis=one.axis or other.axis,
         group=label,
@@ -224,16 +248,26 @@ def _row(
         candidate_calls=None if after is None else after.calls,
         base_bytes=one.wire_bytes,
         candidate_bytes=other.wire_bytes,
-        ratio=other.wire_bytes / one.wire_bytes if one.wire_bytes and other.wire_bytes is not None else None,
+        ratio=_ratio(one, other),
         base_busy_ns=one.busy_ns,
         candidate_busy_ns=other.busy_ns,
         base_exposed_ns=one.exposed_ns,
         candidate_exposed_ns=other.exposed_ns,
         spread_ns=spread,
         verdict=verdict,
-        time_verdict=judge_time(one.busy_ns, other.busy_ns, spread) if present else TimeVerdict.not_enough_data,
+        time_verdict=judge_time(one.busy_ns, other.busy_ns, spread) if timed else TimeVerdict.not_enough_data,
         why=_why(verdict, one, other),
+        base_lacks_bytes=one.lacks_bytes,
+        candidate_lacks_bytes=other.lacks_bytes,
+        base_lacks_time=one.lacks_time,
+        candidate_lacks_time=other.lacks_time,
     )
+
+
+def _ratio(base: KindSums, candidate: KindSums) -> float | None:
+    if base.lacks_bytes or candidate.lacks_bytes or not base.wire_bytes or candidate.wire_bytes is None:
+        return None
+    return candidate.wire_bytes / base.wire_bytes
 
 
 def _verdict(base: KindSums | None, candidate: KindSums | None, tolerance: float) -> Verdict:
@@ -241,17 +275,25 @@ def _verdict(base: KindSums | None, candidate: KindSums | None, tolerance: float
         return Verdict.absent
     if base is None:
         return Verdict.unpredicted
-    bytes_equal = same_bytes(base.wire_bytes or 0, candidate.wire_bytes or 0, tolerance)
+    bytes_equal = _same_bytes(base, candidate, tolerance)
     if same_calls(base.calls, candidate.calls) and bytes_equal:
         return Verdict.match
     more = candidate.calls > base.calls if bytes_equal else (candidate.wire_bytes or 0) > (base.wire_bytes or 0)
     return Verdict.more if more else Verdict.less
 
 
+def _same_bytes(base: KindSums, candidate: KindSums, tolerance: float) -> bool:
+    """Whether bytes agree; those of calls that do not tell theirs are no contradiction."""
+    one, other = base.wire_bytes or 0, candidate.wire_bytes or 0
+    if same_bytes(one, other, tolerance):
+        return True
+    return base.lacks_bytes if one < other else candidate.lacks_bytes
+
+
 def _why(verdict: Verdict, base: KindSums, candidate: KindSums) -> str | None:
     """Whether it is the number of calls that changed, their size, or both."""
     if verdict is Verdict.match:
-        return None
+        return "calls are as many; bytes are not all known" if base.lacks_bytes or candidate.lacks_bytes else None
     if verdict is Verdict.absent:
         return "only the base has such calls"
     if verdict is Verdict.unpredicted:
@@ -305,6 +347,7 @@ def _metric(
     before, after = means_by_step(base, read), means_by_step(candidate, read)
     one, other = _mean(before), _mean(after)
     spread = _spread(deviation(before), len(before), deviation(after), len(after))
+    is_open = name not in _WITHOUT_COMM and any(row.untimed_calls for row in (*base, *candidate))
     return MetricChange(
         name=name,
         base=one,
@@ -313,7 +356,7 @@ def _metric(
         base_steps=len(before),
         candidate_steps=len(after),
         spread=spread,
-        verdict=judge_time(one, other, spread),
+        verdict=TimeVerdict.not_enough_data if is_open else judge_time(one, other, spread),
     )
 
 

@@ -19,7 +19,7 @@ from tracelens.comparison.reasons import MOST_UNITS, best_alternative
 from tracelens.errors import TraceLensError, UsageError
 from tracelens.ledger.layout import Framework, Layout, Schedule
 from tracelens.ledger.model import ModelSpec, Norm
-from tracelens.ledger.options import PLAIN, NativeOptions
+from tracelens.ledger.options import PLAIN, DDPOptions, NativeOptions
 from tracelens.ledger.predict import predict
 from tracelens.results import Inference, Measurement
 from tracelens.summary import RankSummary
@@ -164,6 +164,8 @@ def _layouts(layout: Layout, given: frozenset[str]) -> Iterator[Layout]:
     yield msgspec.structs.replace(layout, framework=Framework.pytorch, options=clipped)
     whole = NativeOptions(loss_chunks=0)
     yield msgspec.structs.replace(layout, framework=Framework.torchtitan, options=whole)
+    # a `bucket_cap_mb` that is given, be it the default, holds for the first bucket too
+    yield msgspec.structs.replace(layout, framework=Framework.ddp, options=DDPOptions(first_bucket_mib=None))
 
 
 def _refine(
@@ -233,9 +235,14 @@ def _improve(
         better = best_alternative(options, worst, try_out)
         if better is None:
             break
+        if _sizes(better.model) == _sizes(state.model):
+            words.append(better.words)  # sizes are told as they are in the end
         state = better
-        words.append(better.words)
     return state.model, state.layout, words
+
+
+def _sizes(model: ModelSpec) -> tuple[int, int]:
+    return model.vocab, model.layers
 
 
 def _can_be(model: ModelSpec, layout: Layout) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
@@ -63,6 +63,13 @@ def find_axes(job: Job, case: Case) -> DataParallel:
     data = find_data_parallel(job, case)
     _close_product(job, case, data)
     return data
+
+
+def axes_by_traffic(job: Job) -> Case:
+    """The axes as the traffic has them without any name, to hold names against."""
+    case = Case()
+    find_axes(replace(job, findings=[]), case)
+    return case
 
 
 def _sizes_by_rank(job: Job, role: Role) -> set[int]:
@@ -182,12 +189,15 @@ def _close_product(job: Job, case: Case, data: DataParallel) -> None:
     elif world is not None and world % (product * (known["cp"] or 1)) == 0:
         _close_without_gradients(job, case, data, known)
     else:
-        case.leave("dp", (), f"the groups found do not divide the world of {world}")
+        told = "the size of the job is not known" if world is None else f"no groups that divide the world of {world}"
+        case.leave("dp", (), told)
     if case.value("ep") is None and _has_expert_kernels(job):
         _leave_experts(job, case)
     elif case.value("ep") is None:
         certainty = 0.93 if case.is_decided("dp") else 0.7
-        if not job.has(Role.experts):
+        # without any call the absence of a dispatch says nothing, but where there is one rank
+        looked = case.is_decided("dp") or any(True for _ in job.calls())
+        if looked and not job.has(Role.experts):
             case.decide("ep", 1, certainty, "no dispatch of tokens was seen")
 
 

@@ -81,9 +81,8 @@ def _read_names(job: Job, case: Case) -> None:
     """A group described as that of experts' parts; only where experts are seen: Megatron makes it without any."""
     if job.blind or not job.has(Role.experts):
         return
-    for view in job.views:
-        for group in view.groups:
-            if Axis.etp in axes_named(group) and group.size is not None:
-                why = f"{group.told()} is described as the experts' tensor-parallel group"
-                case.decide("etp", group.size, 0.97, why)
-                return
+    described = [g for view in job.views for g in view.groups if Axis.etp in axes_named(g) and g.size is not None]
+    sizes = {group.size for group in described}
+    if len(sizes) == 1:
+        why = f"{described[0].told()} is described as the experts' tensor-parallel group"
+        case.decide("etp", sizes.pop(), 0.97, why)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tracelens.inference.axes import DataParallel, find_axes, mesh_axes
+from tracelens.inference.axes import DataParallel, axes_by_traffic, find_axes, mesh_axes
 from tracelens.inference.evidence import Case
 from tracelens.inference.experts import find_experts
 from tracelens.inference.file_names import check_file_names
@@ -55,7 +55,7 @@ def reason(summaries: Sequence[RankSummary], *, blind: bool = False) -> Reasonin
     job = Job.of(observe(summaries, blind=blind), blind=blind)
     case = Case()
     workload, _why = find_workload(job)
-    read_names(job, case)
+    read_names(job, case, axes_by_traffic(job))
     data = find_axes(job, case)
     find_tensor_habits(job, case)
     find_experts(job, case)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tracelens.collectives import Primitive
 from tracelens.inference.observations import Call, GroupView, RankView
 from tracelens.inference.roles import find_uses
-from tracelens.inference.uses import Role, Use
-from tracelens.results import Finding, Phase
+from tracelens.inference.uses import Role, Use, sizeable
+from tracelens.results import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,32 @@ class Job:
 
     @property
     def trains(self) -> bool:
-        """Whether any rank issued a call in backward or in the optimizer."""
-        return any(c.phase in (Phase.backward, Phase.optimizer) for c in self.calls())
+        """Whether a backward was seen.
+
+        A phase is told only in a step with a backward, so that forward says it as well: the first stage of a pipeline
+        issues nothing else. Without phases messages that come back say it, where two threads launch compute.
+        """
+        return any(c.phase is not None for c in self.calls()) or (
+            self.returns_messages and any(len({g.thread for g in view.gaps}) > 1 for view in self.views)
+        )
+
+    @property
+    def returns_messages(self) -> bool:
+        """Whether a stage sends each neighbour as much as it gets: activations one way, their gradients the other.
+
+        Going forward only, more go one way; but for a V, whose two stages a rank send both ways.
+        """
+        return any(_is_balanced(s.use.calls) for s in self.sightings(Role.pipeline))
+
+
+def _is_balanced(calls: Sequence[Call]) -> bool:
+    """Whether as many messages of each size come from each peer as go to it."""
+    messages = sizeable(calls)
+    sent, came = (Counter((c.peer, c.elements) for c in messages if c.primitive is way) for way in _WAYS)
+    return bool(sent) and sent == came
+
+
+_WAYS = (Primitive.send, Primitive.recv)
 
 
 def main_kind(sightings: Sequence[Sighting]) -> list[Sighting]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tracelens.collectives import Primitive
 from tracelens.inference.infer import Reasoning
-from tracelens.inference.uses import Role
+from tracelens.inference.uses import Role, Use
 from tracelens.measurement.axes import label_groups
-from tracelens.results import Group, Inference, Measurement
+from tracelens.measurement.routing import keep_groups
+from tracelens.results import Group, Inference, Measurement, Phase, Traffic
 from tracelens.topology import Axis
 
 _PLAIN: dict[Role, Axis] = {
@@ -25,32 +27,54 @@ _PLAIN: dict[Role, Axis] = {
     Role.shard_grads: Axis.dp_replicate,
 }
 _LEAST = 0.5
+_Kind = tuple[Primitive, str | None, Phase | None]
+"""What tells rows of traffic of one group apart."""
 
 
 @dataclass(slots=True)
 class _Label:
-    """What a group was seen to be used for."""
+    """What a group was seen to be used for, and with which calls."""
 
     roles: dict[Axis, float] = field(default_factory=dict)
+    calls: dict[Axis, set[_Kind]] = field(default_factory=dict)
 
-    def add(self, axis: Axis, confidence: float) -> None:
-        self.roles[axis] = max(self.roles.get(axis, 0.0), confidence)
+    def add(self, axis: Axis, use: Use) -> None:
+        self.roles[axis] = max(self.roles.get(axis, 0.0), use.confidence)
+        self.calls.setdefault(axis, set()).update((c.primitive, c.dtype, c.phase) for c in use.calls)
+
+    def axis_of(self, row: Traffic) -> Axis | None:
+        """The one role whose calls are those of a row, else whose calls have its primitive; None where several have."""
+        exact = [axis for axis, kinds in self.calls.items() if (row.primitive, row.dtype, row.phase) in kinds]
+        alike = [axis for axis, kinds in self.calls.items() if row.primitive in {primitive for primitive, *_ in kinds}]
+        found = exact or alike
+        return found[0] if len(found) == 1 else None
 
 
 def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measurement:
-    """Give groups their axis, the axes that they flatten, their roles and a confidence; rows the axis of their group.
+    """Give groups their axis, the axes that they flatten, their roles and a confidence; rows the axis of their role.
 
-    Groups without traffic of their own, and copies of a group at other ranks, go by their mesh.
+    Where the calls of a row do not tell its role it is that of its group. Groups without traffic of their own, and
+    copies of a group at other ranks, go by their mesh. Pairs of all-to-alls in groups that are not
+    those of experts are no routing of tokens.
     """
     labels = _labels_by_ranks(reasoning)
-    groups = tuple(_labelled(group, _label_of(group, labels), reasoning.inference) for group in measurement.groups)
+    own = {group.id: _label_of(group, labels) for group in measurement.groups}
+    groups = tuple(_labelled(group, own[group.id], reasoning.inference) for group in measurement.groups)
     axis_of = {group.id: group.axis for group in groups}
     traffic = tuple(
-        row if row.group is None else msgspec.structs.replace(row, axis=axis_of.get(row.group))
+        row if row.group is None else msgspec.structs.replace(row, axis=_axis_of(row, own, axis_of))
         for row in measurement.traffic
     )
-    labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic)
+    others = {group.id for group in groups if group.axis is not None and Axis.ep not in (group.axis, *group.roles)}
+    routing = keep_groups(measurement.routing, lambda group: group not in others)
+    labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic, routing=routing)
     return label_groups(labelled, reasoning.inference.axes)
+
+
+def _axis_of(row: Traffic, labels: Mapping[str, _Label | None], groups: Mapping[str, Axis | None]) -> Axis | None:
+    label = labels.get(row.group or "")
+    told = None if label is None else label.axis_of(row)
+    return told or groups.get(row.group or "")
 
 
 def _label_of(group: Group, labels: Mapping[object, _Label]) -> _Label | None:
@@ -74,7 +98,7 @@ def _labels_by_ranks(reasoning: Reasoning) -> dict[object, _Label]:
             )
             name = tuple(sorted(group.ranks)) if group.ranks is not None else ((str(group.key[1]),), group.size)
             for key in (name, ("mesh", group.mesh) if group.mesh else name):
-                labels.setdefault(key, _Label()).add(axis, use.confidence)
+                labels.setdefault(key, _Label()).add(axis, use)
     return labels
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job
-from tracelens.inference.observations import GroupView, RankView
+from tracelens.inference.observations import GroupView
 from tracelens.inference.uses import Role
 from tracelens.results import Finding
 from tracelens.topology import Axis
@@ -64,46 +66,132 @@ def axis_named(group: GroupView) -> Axis | None:
     return next(iter(named)) if len(named) == 1 else None
 
 
-def read_names(job: Job, case: Case) -> None:
-    """Take the sizes of axes from descriptions, as far as the traffic does not contradict them."""
+def read_names(job: Job, case: Case, traffic: Case) -> None:
+    """Take the sizes of axes from descriptions, as far as neither the traffic nor another one contradicts them.
+
+    Args:
+        job: the job.
+        case: to argue in.
+        traffic: the axes as the traffic alone has them.
+    """
     if job.blind:
         return
-    for view, uses in zip(job.views, job.uses, strict=True):
-        hints = [(group, index) for index, group in enumerate(view.groups) if axis_named(group) in _FIELDS]
-        larger = {axis_named(group) for group, _ in hints if (group.size or 0) > 1}
-        for group, index in hints:
-            axis = axis_named(group)
-            if axis is None or group.size is None or (group.size == 1 and axis in larger):
-                continue
-            roles = [use.role for use in uses if use.group == index]
-            _weigh_name(job, case, view, group, roles)
+    hints = list(_hints(job))
+    job.findings.extend(dict.fromkeys(told for hint in hints if (told := _contradiction(hint, case)) is not None))
+    for axis, name in _FIELDS.items():
+        own = [hint for hint in hints if hint.axis is axis]
+        believed = [hint for hint in own if not hint.is_contradicted]
+        larger = [hint for hint in believed if hint.group.size != 1] or believed
+        if not larger:
+            continue
+        told = _disagreement(axis, own) or _against_traffic(name, larger[0], traffic)
+        if told is None:
+            _argue(case, name, max(larger, key=lambda hint: hint.is_confirmed), traffic)
+            continue
+        case.object_to(name, told.message)
+        job.findings.append(told)
     _read_frameworks(job, case)
     _read_pipeline_actions(job, case)
 
 
-def _weigh_name(job: Job, case: Case, view: RankView, group: GroupView, roles: Iterable[Role]) -> None:
-    axis = axis_named(group)
-    if axis is None or group.size is None:
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """A group that is described as that of an axis, and what it carries."""
+
+    axis: Axis
+    group: GroupView
+    rank: int | None
+    roles: tuple[Role, ...]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it carries traffic of the axis."""
+        return any(self.axis in _ROLE_AXES.get(role, ()) for role in self.roles)
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether it carries traffic, and none of the axis."""
+        other = any(self.axis not in _ROLE_AXES.get(role, {self.axis}) for role in self.roles)
+        return other and not self.is_confirmed
+
+    def told(self) -> str:
+        """The description in words."""
+        return f"{self.group.told()} is described `{next(d for d in self.group.descriptions if d in _AXES)}`"
+
+
+def _hints(job: Job) -> Iterator[_Hint]:
+    for view, uses in zip(job.views, job.uses, strict=True):
+        for index, group in enumerate(view.groups):
+            axis = axis_named(group)
+            if axis is not None and group.size is not None:
+                yield _Hint(axis, group, view.rank, tuple(use.role for use in uses if use.group == index))
+
+
+def _contradiction(hint: _Hint, case: Case) -> Finding | None:
+    """What the group carries is traffic of another axis."""
+    if not hint.is_contradicted:
+        return None
+    carried = next(role for role in hint.roles if hint.axis not in _ROLE_AXES.get(role, {hint.axis}))
+    case.object_to(_FIELDS.get(hint.axis, hint.axis.value), f"{hint.told()}, but carries {carried} traffic")
+    return _finding(hint.axis, f"{hint.told()}, but its traffic is that of {carried}", hint.group.ranks or ())
+
+
+def _disagreement(axis: Axis, hints: Sequence[_Hint]) -> Finding | None:
+    """An axis has one group through each rank and one size: descriptions that tell of several tell of none."""
+    larger = [hint for hint in hints if hint.group.size != 1]
+    groups = {(hint.rank, tuple(sorted(hint.group.ranks))): hint for hint in larger if hint.group.ranks is not None}
+    crowded = Counter(rank for rank, _ in groups)
+    sizes = {hint.group.size for hint in larger}
+    if len(sizes) < 2 and all(count == 1 for count in crowded.values()):
+        return None
+    told = " and ".join(dict.fromkeys(hint.group.told() for hint in larger[:_SHOWN]))
+    more = f" and {len(larger) - _SHOWN} more" if len(larger) > _SHOWN else ""
+    return _finding(axis, f"{told}{more} are described as groups of {axis}, which has one through each rank", ())
+
+
+_SHOWN = 3
+
+
+def _against_traffic(name: str, hint: _Hint, traffic: Case) -> Finding | None:
+    """The traffic alone tells another size: of its own, or because the other axes leave no room for this one.
+
+    That no tokens are seen to travel does not refute experts: they close no product.
+    """
+    verdict = traffic.verdict(name)
+    if verdict.value in (None, hint.group.size) or (verdict.value == 1 and not _leaves_no_room(name, traffic)):
+        return None
+    why = next((told.supports[0] for told in traffic.evidence([name]) if told.supports), "the traffic")
+    message = f"{hint.told()}, but the traffic has {name} {verdict.value}: {why}"
+    return _finding(hint.axis, message, hint.group.ranks or ())
+
+
+def _leaves_no_room(name: str, traffic: Case) -> bool:
+    return name != "ep" and (traffic.verdict(name).confidence or 0.0) >= _SURE_OF_TRAFFIC
+
+
+_SURE_OF_TRAFFIC = 0.9
+
+
+def _argue(case: Case, name: str, hint: _Hint, traffic: Case) -> None:
+    """A name decides; but for experts that are silent where everything else was seen, which it leaves open."""
+    size, seen = hint.group.size, traffic.verdict(name)
+    if size == 1 or hint.is_confirmed or seen.value != 1 or (seen.confidence or 0.0) < _SURE_OF_TRAFFIC:
+        case.decide(name, size, 0.95 if hint.is_confirmed else 0.9, hint.told())
         return
-    name = _FIELDS[axis]
-    described = next(d for d in group.descriptions if d in _AXES)
-    contradicting = [role for role in roles if axis not in _ROLE_AXES.get(role, frozenset({axis}))]
-    agreeing = [role for role in roles if axis in _ROLE_AXES.get(role, frozenset())]
-    if contradicting and not agreeing:
-        case.object_to(name, f"{group.told()} is described `{described}`, but carries {contradicting[0]} traffic")
-        job.findings.append(
-            Finding(
-                code="group-name-contradicted",
-                severity=Severity.warning,
-                message=f"{group.told()} is described `{described}`, but its traffic is that of {contradicting[0]}",
-                hint="the traffic was believed; check how the groups were made",
-                axis=axis,
-                ranks=group.ranks or (),
-            )
-        )
-        return
-    certainty = 0.95 if agreeing else 0.9
-    case.decide(name, group.size, certainty, f"{group.told()} is described `{described}`")
+    case.leave(
+        name, (1, size), f"{hint.told()}, and carries no tokens", would_decide="records of what experts exchange"
+    )
+
+
+def _finding(axis: Axis, message: str, ranks: tuple[int, ...]) -> Finding:
+    return Finding(
+        code="group-name-contradicted",
+        severity=Severity.warning,
+        message=message,
+        hint="the traffic was believed; check how the groups were made",
+        axis=axis,
+        ranks=ranks,
+    )
 
 
 # torch distributed/pipelining/schedules.py names each action: stage, what, micro-batch.
@@ -137,13 +225,12 @@ _LABELS = (
 
 
 def _read_frameworks(job: Job, case: Case) -> None:
-    for view in job.views:
-        for group in view.groups:
-            for description in group.descriptions:
-                for pattern, framework in _FRAMEWORKS:
-                    if pattern.search(description):
-                        case.decide("framework", framework, 0.9, f"a group is described `{description}`")
-        for label in view.labels:
-            for pattern, framework in _LABELS:
-                if pattern.search(label):
-                    case.decide("framework", framework, 0.6, f"calls lie inside `{label}`")
+    """One argument for each framework: the same program describes its groups on every rank."""
+    for certainty, what, patterns, names in (
+        (0.9, "a group is described", _FRAMEWORKS, [d for v in job.views for g in v.groups for d in g.descriptions]),
+        (0.6, "calls lie inside", _LABELS, [label for view in job.views for label in view.labels]),
+    ):
+        for pattern, framework in patterns:
+            found = next((name for name in names if pattern.search(name)), None)
+            if found is not None:
+                case.decide("framework", framework, certainty, f"{what} `{found}`")

@@ -141,6 +141,8 @@ class RankView:
     call_counts: tuple[int, ...]
     """Calls in each step."""
     labels: tuple[str, ...] = ()
+    on_gpu: bool = True
+    """Whether the job communicates on GPUs: traces of gloo often hold nothing of what the CPU computes."""
     by_group: Mapping[int, tuple[Call, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -276,6 +278,7 @@ def _view(summary: RankSummary, members: tuple[int, ...], *, blind: bool) -> Ran
         steps=len(summary.head.steps),
         call_counts=counts,
         labels=labels,
+        on_gpu=summary.head.backend != "gloo",
         by_group={index: tuple(own) for index, own in by_group.items()},
     )
 

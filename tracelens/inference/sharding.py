@@ -79,10 +79,11 @@ def _decide_full(job: Job, case: Case, data: DataParallel, chosen: Sighting) -> 
     """Parameters are gathered for use: kept or freed after forward, or only their optimizer state sharded."""
     calls = chosen.use.calls
     forward, backward = _by_phase(calls, P.all_gather, F, None), _by_phase(calls, P.all_gather, B)
-    again = [*backward, *_smaller_gathers(job, chosen)]
+    repeated = [*backward, *_smaller_gathers(job, chosen)]
+    again = [] if _keeps_layers(forward, repeated) else repeated
     scatters = [c for c in calls if c.primitive in _REDUCES]
     degree = chosen.group.size
-    told = f"{len(forward)} gathers in forward, {len(again)} in backward, {len(scatters)} scatters of gradients"
+    told = f"{len(forward)} gathers in forward, {len(repeated)} in backward, {len(scatters)} scatters of gradients"
     case.check(holds=_total(scatters) % max(degree or 1, 1) == 0, count=1)
     if again and len(again) >= 0.25 * len(forward):
         case.decide("sharding", "zero3", 0.97, f"{told}: parameters are freed after forward and gathered again")
@@ -92,7 +93,7 @@ def _decide_full(job: Job, case: Case, data: DataParallel, chosen: Sighting) -> 
         )
         _degrees(case, degree, degree, degree)
         return
-    if again and len(scatters) and len(forward) + len(again) > 1.5 * len(scatters):
+    if again and scatters and len(forward) + len(again) > 1.5 * len(scatters):
         told += ": more gathers than units, so parameters are freed after use"
         case.decide("sharding", "zero3", 0.95, told)
         case.decide("reshard_after_forward", True, 0.92, told)  # noqa: FBT003
@@ -109,8 +110,21 @@ def _decide_full(job: Job, case: Case, data: DataParallel, chosen: Sighting) -> 
         _degrees(case, 1, 1, degree)
         return
     case.decide("sharding", "zero3", 0.93, f"{told}: parameters are sharded, gathered once and kept until backward")
-    case.decide("reshard_after_forward", False, 0.93, f"{told}: none is gathered again")  # noqa: FBT003
+    case.decide("reshard_after_forward", False, 0.93, f"{told}: no layer is gathered again")  # noqa: FBT003
     _degrees(case, degree, degree, degree)
+
+
+def _keeps_layers(forward: Sequence[Call], again: Sequence[Call]) -> bool:
+    """Whether the unit that forward gathers most often, a layer, is not among those that backward gathers again.
+
+    torchtitan's loss in chunks gathers the head in backward even where parameters are kept.
+    """
+    counted = Counter(map(_size, forward)).most_common(2)
+    most = [size for size, count in counted[:1] if count >= _FEWEST_LAYERS and all(count > n for _, n in counted[1:])]
+    return bool(most) and most[0] not in set(map(_size, again))
+
+
+_FEWEST_LAYERS = 3
 
 
 def _size(call: Call) -> int | None:
@@ -210,6 +224,7 @@ def _decide_levels(job: Job, case: Case, data: DataParallel, *, sharded: bool) -
 
 
 def _decide_dtype(case: Case, data: DataParallel) -> None:
+    """The dtype in which gradients are reduced; with less confidence where a part of them has another."""
     counted: Counter[str] = Counter()
     for s in data.shard:
         for c in s.use.calls:
@@ -218,7 +233,18 @@ def _decide_dtype(case: Case, data: DataParallel) -> None:
     if not counted:
         return
     (dtype, most), total = counted.most_common(1)[0], sum(counted.values())
-    if most > 0.7 * total:
+    share = most / total
+    shares = ", ".join(f"{dtype} {100 * count / total:.1f} %" for dtype, count in counted.most_common())
+    if share >= _NEARLY_ALL:
         case.decide("grad_dtype", dtype, 0.97, f"{most:,} of {total:,} elements of gradients are reduced in {dtype}")
+    elif share > _MOST:
+        why = f"{shares} of the elements of gradients"
+        case.decide("grad_dtype", dtype, min(share, _SURE_OF_A_MIX), why)
+        case.object_to("grad_dtype", f"gradients are reduced in several dtypes: {shares} of their elements")
     else:
-        case.leave("grad_dtype", tuple(counted), "gradients are reduced in several dtypes")
+        case.leave("grad_dtype", tuple(counted), f"gradients are reduced in several dtypes: {shares} of their elements")
+
+
+_NEARLY_ALL, _MOST = 0.98, 0.7
+"""Shares of the elements: norms and a router may be kept in another dtype; a larger rest is a mix, and told as one."""
+_SURE_OF_A_MIX = 0.89

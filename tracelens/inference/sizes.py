@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tracelens.collectives import Primitive
 from tracelens.inference.axes import DataParallel
 from tracelens.inference.evidence import Case
-from tracelens.inference.job import Job
+from tracelens.inference.job import Job, Sighting
 from tracelens.inference.observations import Call, RankView
 from tracelens.inference.schedule import count_rounds
 from tracelens.inference.uses import Role
@@ -126,7 +126,7 @@ def _activation_sizes(job: Job) -> list[int]:
 def _solve_hidden(job: Job, case: Case, data: DataParallel) -> None:
     """Without products: from two units that differ by one norm, from norm gradients, from tokens and activations."""
     candidates: dict[int, list[str]] = {}
-    tokens = _tokens(job, case.value("cp"))
+    tokens = _tokens(job, case)
     activations = _activations_of_tensor(job)
     if tokens and activations and activations % tokens == 0:
         told = f"activations of {activations:,} elements over {tokens:,} tokens"
@@ -150,23 +150,36 @@ def _solve_hidden(job: Job, case: Case, data: DataParallel) -> None:
         case.leave("hidden", tuple(candidates), "sizes of messages give different widths")
 
 
-def _tokens(job: Job, cp: int | None) -> int | None:
+def _tokens(job: Job, case: Case) -> int | None:
     """Tokens of a micro-batch on a context rank: its part of the batch handed out, or the loss over a split vocabulary.
 
     Megatron hands out the whole sequence and cuts it then.
     """
+    cp = case.value("cp")
     batch = Counter(c.elements for s in job.sightings(Role.batch) for c in s.use.calls if c.dtype == "int64")
     if batch:
         size = batch.most_common(1)[0][0]
         return None if size is None or cp is None else size // cp
-    losses: Counter[int] = Counter()
-    for s in job.sightings(Role.tensor):
-        size = max((c.elements or 0 for c in s.use.calls), default=0)
-        for c in s.view.in_phase(s.use.group, P.all_reduce, F):
-            if c.dtype == "fp32" and not c.is_scalar and (c.elements or 0) * 8 <= size:
-                losses[c.elements or 0] += 1
-    found = [size for size, count in losses.items() if count >= 2]
-    return found[0] if len(found) == 1 else None
+    found = {tokens for s in job.sightings(Role.tensor) for tokens in _losses(s, case.value("num_microbatches"))}
+    return found.pop() if len(found) == 1 else None
+
+
+def _losses(s: Sighting, microbatches: int | None) -> Iterator[int]:
+    """Tokens that the losses of a micro-batch are reduced for, which torchtitan computes in chunks of the sequence."""
+    size = max((c.elements or 0 for c in s.use.calls), default=0)
+    reduced = [
+        c.elements or 0
+        for c in s.view.in_phase(s.use.group, P.all_reduce, F)
+        if c.dtype == "fp32" and not c.is_scalar and (c.elements or 0) * 8 <= size
+    ]
+    for tokens, count in Counter(reduced).items():
+        chunks, rest = divmod(count, _REDUCED_PER_LOSS * (microbatches or 1))
+        if chunks and not rest and (microbatches is not None or chunks == 1):
+            yield tokens * chunks
+
+
+_REDUCED_PER_LOSS = 3
+"""Maximum, sum and the label's logit of each token (Megatron-Core tensor_parallel/cross_entropy.py, torch loss.py)."""
 
 
 def _activations_of_tensor(job: Job) -> int | None:

@@ -25,7 +25,7 @@ def find_tokens(job: Job, case: Case) -> None:
     """
     workload, _ = find_workload(job)
     cp = case.value("cp")
-    if workload == "recommendation" or cp is None or not (job.trains or _gets_gradients(job)):
+    if workload == "recommendation" or cp is None or not (job.trains or job.returns_messages):
         return
     certainty = 0.9 if case.value("ep") == 1 else 0.75
     _decide_tokens(case, "rows of the matrix products", _rows_of_products(job, case), cp, certainty)
@@ -37,16 +37,6 @@ def find_tokens(job: Job, case: Case) -> None:
     if tokens is not None:
         case.solve("tokens_per_microbatch")
         _decide_sequences(job, case, tokens)
-
-
-def _gets_gradients(job: Job) -> bool:
-    """Whether stages send something as large back as they get: no served model does."""
-    for s in job.sightings(Role.pipeline):
-        messages = sizeable(s.use.calls)
-        sent, came = ({(c.peer, c.elements) for c in messages if c.primitive is p} for p in (P.send, P.recv))
-        if sent & came:
-            return True
-    return False
 
 
 def _decide_tokens(case: Case, what: str, seen: Iterable[int], cp: int, certainty: float) -> None:

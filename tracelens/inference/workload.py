@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import msgspec
 
 from tracelens.collectives import DTYPE_BYTES, Primitive, wire_bytes
 from tracelens.inference.job import Job
-from tracelens.inference.uses import Role
+from tracelens.inference.observations import Call, RankView
+from tracelens.inference.uses import Role, matmul_between
 from tracelens.results import Inference, Measurement, PrimitiveShare, Workload
 
 P = Primitive
@@ -18,17 +22,35 @@ def find_workload(job: Job) -> tuple[Workload, str]:
         return "recommendation", "embedding tables are looked up over all-to-all or reduce-scatter"
     if job.trains:
         gradients = job.has(Role.weights, Role.updates, Role.grads, Role.shard_grads)
-        return "training", "calls in backward" + (", gradients are reduced" if gradients else "")
-    phases = {c.phase for c in job.calls()}
-    if not phases:
+        return "training", "a backward was seen" + (", gradients are reduced" if gradients else "")
+    if not any(True for _ in job.calls()):
         return "unknown", "no communication call was recorded"
-    if phases == {None}:
-        layers = max(len(view.calls) for view in job.views)
-        unexplained = max(sum(view.kernels.values()) for view in job.views)
-        if unexplained < layers <= 64 and len(job.uses[0]) <= 1:
-            return "benchmark", f"{layers} calls of one kind, no backward, no optimizer"
-        return "inference", "no call lies in backward or in an optimizer"
-    return "inference", "all calls are in forward"
+    if all(c.phase is None for c in job.calls()) and not any(view.on_gpu for view in job.views):
+        return "unknown", "calls of gloo without a phase: the trace holds no backward and no optimizer"
+    if job.returns_messages and not any(view.gaps for view in job.views):
+        return "unknown", "messages come back as they go, and nothing tells whether they are gradients"
+    calls = max(len(view.calls) for view in job.views)
+    unexplained = max(sum(view.kernels.values()) for view in job.views)
+    short = unexplained < calls <= _MOST_OF_A_BENCHMARK
+    if short and all(len(uses) <= 1 for uses in job.uses) and not _runs_layers(job):
+        return "benchmark", f"{calls} calls for one purpose, no backward, no optimizer"
+    return "inference", "no backward was seen"
+
+
+_MOST_OF_A_BENCHMARK = 64
+
+
+def _runs_layers(job: Job) -> bool:
+    """Whether something is computed between most messages of a stage, or between most equal all-reduces."""
+    return any(_computes_between(s.view, s.use.calls) for s in job.sightings(Role.pipeline, Role.tensor))
+
+
+def _computes_between(view: RankView, calls: Sequence[Call]) -> bool:
+    pairs = list(pairwise(calls))
+    return len(pairs) >= _FEWEST and 2 * sum(matmul_between(view, a, b) > 0 for a, b in pairs) >= len(pairs)
+
+
+_FEWEST = 3
 
 
 _POINTS_AT: dict[Primitive, str] = {

@@ -21,6 +21,7 @@ def bind_layout(model: ModelSpec, layout: Layout) -> dict[str, int]:
         "m": layout.num_microbatches,
         "t": layout.tp,
         "c": layout.cp,
+        "u": layout.cp_inner,
         "p": layout.pp,
         "v": layout.vp,
         "d": layout.dp,

@@ -15,6 +15,8 @@ from tracelens.topology import Axis, Mesh
 AXIS_OF: dict[GroupKind, Axis] = {
     GroupKind.tp: Axis.tp,
     GroupKind.cp: Axis.cp,
+    GroupKind.cp_inner: Axis.cp,
+    GroupKind.cp_outer: Axis.cp,
     GroupKind.pp: Axis.pp,
     GroupKind.dp_cp: Axis.dp,
     GroupKind.dp_shard_cp: Axis.dp_shard,
@@ -49,6 +51,8 @@ def _meshes(layout: Layout) -> dict[GroupKind, Mesh]:
     meshes: dict[GroupKind, Mesh] = {
         GroupKind.tp: ((t, 1),),
         GroupKind.cp: ((c, t),),
+        GroupKind.cp_inner: ((layout.cp_inner, t),),
+        GroupKind.cp_outer: ((c // layout.cp_inner, t * layout.cp_inner),),
         GroupKind.pp: ((layout.pp, stage_ranks),),
         GroupKind.dp_cp: ((c * layout.dp, t),),
         GroupKind.dp_shard_cp: ((c * layout.dp_shard, t),),

@@ -6,6 +6,7 @@ of transformers 4.57 (`models/<model_type>/modeling_*.py`, `configuration_*.py` 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,20 @@ MOE_FIELD_NAMES: dict[str, tuple[str, ...]] = {
     "top_k": ("num_experts_per_tok", "experts_per_token"),
     "ffn": ("moe_intermediate_size", "intermediate_size"),
 }
+_OTHER_NUMBERS = (
+    "n_shared_experts",
+    "shared_expert_intermediate_size",
+    "first_k_dense_replace",
+    "decoder_sparse_step",
+    "moe_layer_freq",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+)
+_SHOWN = 40
+"""Characters of a wrong value that are shown."""
 REQUIRED = ("layers", "hidden", "heads", "vocab", "ffn")
 
 
@@ -73,10 +88,11 @@ def model_from_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
     Raises:
         ModelError: for an architecture that is not known or lacks fields; the message names them.
     """
-    model_type = str(config.get("model_type", ""))
+    model_type = str(config.get("model_type") or "")
     family = FAMILIES.get(model_type)
     if family is None:
         raise _unknown_architecture(config, name, model_type)
+    _check_numbers(config, name)
     fields = _first_found(config, FIELD_NAMES)
     if model_type == "gpt2" and fields.get("ffn") is None and "hidden" in fields:
         fields["ffn"] = 4 * fields["hidden"]
@@ -98,6 +114,18 @@ def model_from_config(config: Mapping[str, Any], *, name: str) -> ModelSpec:
     if model_type in ("mixtral", "gpt_oss"):
         fields["ffn"] = None
     return ModelSpec(name=name, **(fields | family.fixed))
+
+
+def _check_numbers(config: Mapping[str, Any], name: str) -> None:
+    """Refuse what is no whole number where one is needed; null is as if it were not there."""
+    keys = [key for names in (*FIELD_NAMES.values(), *MOE_FIELD_NAMES.values()) for key in names]
+    wrong = [
+        f"{key} is `{json.dumps(config[key], default=str)[:_SHOWN]}`"
+        for key in dict.fromkeys((*keys, *_OTHER_NUMBERS))
+        if config.get(key) is not None and type(config[key]) is not int
+    ]
+    if wrong:
+        raise ModelError(f"model `{name}`: {', '.join(wrong)}", hint="these fields take a whole number")
 
 
 def _first_found(config: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -155,7 +183,7 @@ def _unknown_architecture(config: Mapping[str, Any], name: str, model_type: str)
     missing = [field for field in REQUIRED if field not in found]
     unsaid = [*missing, "gated", "norm", "qkv_bias", "output_bias", "mlp_bias", "tied_embeddings", "moe"]
     return ModelError(
-        f"model `{name}`: unknown architecture `{model_type}`; "
+        f"model `{name}`: {f'unknown architecture `{model_type}`' if model_type else 'no model_type'}; "
         f"the file does not say (or not in words known here): {', '.join(unsaid)}",
         hint=f"write a TOML file with these fields; known architectures: {', '.join(sorted(FAMILIES))}",
     )

@@ -96,6 +96,10 @@ class GroupKind(StrEnum):
 
     tp = "tp"
     cp = "cp"
+    cp_inner = "cp_inner"
+    """Neighbours of a hierarchical context parallelism, which exchange heads for tokens."""
+    cp_outer = "cp_outer"
+    """The ring across them."""
     pp = "pp"
     dp_cp = "dp_cp"
     """All ranks with the same slice of the dense parameters."""
@@ -224,6 +228,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def kind_of_cp(self) -> CpKind:
         """How context parallelism works, with the framework's default filled in."""
         return self.cp_kind or _DEFAULT_CP.get(self.framework, CpKind.ring_p2p)
+
+    @property
+    def cp_inner(self) -> int:
+        """Ranks of an inner group of a hierarchical context parallelism; 1 where there is none, or none is given."""
+        hierarchical = self.kind_of_cp is CpKind.ulysses_ring and self.framework is Framework.megatron
+        return (self.megatron().ulysses_degree or 1) if hierarchical else 1
 
     @property
     def kind_of_schedule(self) -> Schedule | None:

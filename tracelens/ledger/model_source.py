@@ -19,6 +19,16 @@ from tracelens.ledger.model import ModelSpec
 _PRESETS = resources.files("tracelens.ledger") / "presets"
 _CONFIG = "give the config.json of a model on Hugging Face, or a TOML file (docs/predict.md shows one)"
 
+_JSON_WORDS: dict[type, str] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+
 
 def list_presets() -> tuple[str, ...]:
     """The names of all presets, sorted."""
@@ -38,7 +48,7 @@ def load_preset(name: str) -> ModelSpec:
         presets = list_presets()
         close = difflib.get_close_matches(name, presets, n=3) or presets
         raise ModelError(
-            f"no model preset `{name}`",
+            f"no model preset `{name}`, and no file of that name",
             hint=f"such as: {', '.join(close)}; or give a config.json or a TOML file",
         )
     return _model_from_toml(entry.read_text(encoding="utf-8"), where=f"preset {name}", name=name)
@@ -52,24 +62,38 @@ def load_model(source: str) -> ModelSpec:
         InputError: for a file that can't be read.
     """
     path = Path(source)
-    if path.is_dir():
+    if source and path.is_dir():
         path = path / "config.json"
-    if path.suffix not in (".json", ".toml"):
-        return load_preset(source.lower())
+        if not path.exists():
+            raise InputError(f"the folder `{source}` holds no config.json", hint=_CONFIG)
+    if path.suffix in (".json", ".toml"):
+        return _model_from_file(path)
+    if source and path.exists():
+        raise InputError(f"`{source}` is no model file: its name ends neither in .json nor in .toml", hint=_CONFIG)
+    return load_preset(source.lower())
+
+
+def _model_from_file(path: Path) -> ModelSpec:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read model file {path}: {error}") from error
+        # some editors begin a file with a byte order mark
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read model file {path}: {error.strerror}", hint=_CONFIG) from error
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise InputError(f"{path} is no text: byte 0x{byte:02x} at offset {error.start}", hint=_CONFIG) from error
+    if not text.strip():
+        raise InputError(f"{path} is empty", hint=_CONFIG)
     if path.suffix == ".toml":
         return _model_from_toml(text, where=str(path), name=path.stem)
-    return model_from_config(_json_object(text, path), name=path.stem if path.stem != "config" else "config")
+    return model_from_config(_json_object(text, path), name=path.stem)
 
 
 def _model_from_toml(text: str, *, where: str, name: str) -> ModelSpec:
     try:
         fields: dict[str, Any] = {"name": name} | tomllib.loads(text)
         return msgspec.convert(fields, ModelSpec)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{where} is no TOML file: {error}", hint="docs/predict.md shows one") from error
     except msgspec.ValidationError as error:
         known = ", ".join(ModelSpec.__struct_fields__)
@@ -79,8 +103,8 @@ def _model_from_toml(text: str, *, where: str, name: str) -> ModelSpec:
 def _json_object(text: str, path: Path) -> dict[str, Any]:
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON file: {error}", hint=_CONFIG) from error
     if not isinstance(config, dict):
-        raise InputError(f"{path} holds no JSON object", hint=_CONFIG)
+        raise InputError(f"{path} holds {_JSON_WORDS[type(config)]}, and a model is an object: {{...}}", hint=_CONFIG)
     return config

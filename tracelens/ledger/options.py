@@ -115,6 +115,8 @@ class MegatronOptions(Choices, frozen=True, kw_only=True, tag="megatron"):
     status_scalars: bool = True
     """The all-reduces of `update_successful` and the largest norm in `train_step`."""
     loss_average_per_microbatch: bool = False
+    ulysses_degree: int | None = None
+    """First of `hierarchical_context_parallel_sizes`: ranks of cp that exchange heads under `ulysses_ring`."""
     per_token_loss: bool = False
 
 

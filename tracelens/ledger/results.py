@@ -55,6 +55,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap
     formula: str
     source: str
+    elements_vary: bool = False
+    """Calls differ in size, as where routing decides, and `elements` is their mean."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ m = Symbol("m", "micro-batches per step and replica")
 # layout
 t = Symbol("t", "degree of tensor parallelism")
 c = Symbol("c", "degree of context parallelism")
+u = Symbol("u", "ranks of an inner all-to-all group of hierarchical context parallelism")
 p = Symbol("p", "pipeline stages")
 v = Symbol("v", "model chunks per pipeline rank (virtual stages)")
 d = Symbol("d", "data-parallel replicas and shards, without context parallelism")

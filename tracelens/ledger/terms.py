@@ -49,6 +49,8 @@ class Term:
     spread: Spread = Spread.even
     axis: Axis | None = None
     """The axis that it serves where that is not what the group is named after."""
+    elements_vary: bool = False
+    """Calls differ in size (routing decides), and `elements` is their mean."""
     link: Link | None = None
     """The link where it does not follow from the ranks (the article names it)."""
 
@@ -91,6 +93,8 @@ def bind_term(term: Term, layout: Layout, bindings: Bindings, stage: int | None)
         overlap=term.overlap,
         formula=term.formula,
         source=term.source,
+        # a fraction of an element is a mean too
+        elements_vary=term.elements_vary or not float(elements).is_integer(),
     )
 
 

@@ -23,6 +23,13 @@ _SUPPORTED_LEVELS: dict[Framework, tuple[int, ...]] = {
     Framework.pytorch: (0, 2, 3),
     Framework.serving: (0,),
 }
+_CP_KINDS: dict[Framework, tuple[CpKind, ...]] = {
+    Framework.textbook: (CpKind.ring_p2p, CpKind.ulysses),
+    Framework.megatron: (CpKind.ring_p2p, CpKind.allgather, CpKind.ulysses, CpKind.ulysses_ring),
+    Framework.torchtitan: (CpKind.allgather, CpKind.ring_alltoall, CpKind.flex),
+    Framework.pytorch: (CpKind.allgather, CpKind.ring_alltoall, CpKind.flex),
+    Framework.deepspeed: (CpKind.ulysses,),
+}
 
 
 def check_layout(model: ModelSpec, layout: Layout) -> None:
@@ -32,6 +39,8 @@ def check_layout(model: ModelSpec, layout: Layout) -> None:
         ModelError: naming every rule that is broken, with all its factors.
     """
     broken = [*_degrees(layout)]
+    if not broken:
+        broken += [*_context(model, layout)]
     if not broken and layout.framework is not Framework.textbook:
         broken += [*_framework(layout), *_heads(model, layout), *_widths(model, layout)]
         broken += [*_sequence(model, layout), *_experts(model, layout), *_pipeline(layout)]
@@ -73,15 +82,39 @@ def _framework(layout: Layout) -> Iterator[str]:
     levels = _SUPPORTED_LEVELS.get(layout.framework)
     if levels is not None and layout.zero_level not in levels:
         yield f"{layout.framework} has no zero {layout.zero_level} (it has {', '.join(map(str, levels))})"
-    if layout.cp > 1 and layout.kind_of_cp is CpKind.ulysses_ring:
-        yield "cp_kind ulysses_ring is not modelled yet"
-    if layout.framework is Framework.deepspeed and layout.cp > 1 and layout.kind_of_cp is not CpKind.ulysses:
-        yield f"deepspeed cuts the sequence by ulysses, not {layout.kind_of_cp}"
+
+
+def _context(model: ModelSpec, layout: Layout) -> Iterator[str]:
+    kind, kinds = layout.kind_of_cp, _CP_KINDS.get(layout.framework)
+    if layout.cp == 1:
+        return
+    if kinds is not None and kind not in kinds:
+        yield f"{layout.framework} has no cp_kind {kind} (it has {', '.join(kinds)})"
+    elif kind is CpKind.ulysses_ring:
+        yield from _hierarchy(model, layout)
+
+
+def _hierarchy(model: ModelSpec, layout: Layout) -> Iterator[str]:
+    inner = layout.megatron().ulysses_degree
+    if inner is None:
+        yield (
+            f"cp_kind ulysses_ring needs to know how many of cp {layout.cp} ranks exchange heads: "
+            "--option ulysses_degree=N, the first of hierarchical_context_parallel_sizes"
+        )
+    elif not 1 < inner < layout.cp or layout.cp % inner:
+        yield f"ulysses_degree {inner} must divide cp {layout.cp} and be neither 1 (ring_p2p) nor all of it (ulysses)"
+    else:
+        for name, heads in (("heads", model.heads), ("kv_heads", model.key_value_heads)):
+            # as many kv heads as tp, at least: they are copied
+            yield from _indivisible(name, max(heads, layout.tp), {"tp": layout.tp, "ulysses_degree": inner})
 
 
 def _heads(model: ModelSpec, layout: Layout) -> Iterator[str]:
-    if model.latent is not None and layout.tp * layout.cp > 1:
-        yield f"latent attention under tp {layout.tp} or cp {layout.cp} is not modelled yet"
+    if model.latent is not None and layout.tp * layout.cp > 1 and layout.framework is not Framework.megatron:
+        yield (
+            f"latent attention under tp {layout.tp} or cp {layout.cp} is modelled for megatron only: "
+            f"how {layout.framework} cuts it is not settled"
+        )
     yield from _indivisible("heads", model.heads, {"tp": layout.tp})
     kv = model.key_value_heads
     replicates = layout.framework in (Framework.megatron, Framework.serving)

@@ -27,7 +27,7 @@ WHAT = pl.Enum([*(primitive.value for primitive in Primitive), P2P])
 
 _READ = (
     *("call", "primitive", "dtype", "group", "group_size", "payload_bytes", "seq", "issue_ns", "launch_ns"),
-    *("stream", "step", "peer", "gpu_start_ns", "gpu_end_ns"),
+    *("stream", "step", "peer", "gpu_start_ns", "gpu_end_ns", "wire_bytes"),
 )
 _BATCH = 512
 """Ranks whose whole calls meet at once; of all ranks only what alignment needs does, a hundred bytes a call."""
@@ -41,8 +41,9 @@ class Alignment:
         calls: a row per rank and call: `rank_index`, `rank`, `pg`, `lane`, `key` (null: no counterpart can be named),
             `pairing`, `participants` (ranks of this key), `agrees` (equal primitive, dtype and size on all of them),
             `call`, `kernel` (the first that serves the call), `step` (number), `primitive`, `what`, `group_size`,
-            `payload_bytes`, `launch_ns`, `start_ns`, `end_ns` (on the clock of each rank), and what the rank's GPU
-            had done by then: `compute_at_start_ns`, `compute_at_end_ns`, `comm_at_start_ns`, `comm_at_end_ns`.
+            `payload_bytes` (null of an all-to-all that does not tell what it sends), `launch_ns`, `start_ns`, `end_ns`
+            (on the clock of each rank), and what the rank's GPU had done by then: `compute_at_start_ns`,
+            `compute_at_end_ns`, `comm_at_start_ns`, `comm_at_end_ns`.
         lanes: `lane`, `pg`, `src` and `dst` (null for collectives), `ranks` (those read, ascending).
         groups: `pg` (a number for each process group), `run`, `group` (its id in the table), `name`.
         clocks: one per rank that shares a call with the reference, directly or through others.
@@ -150,6 +151,7 @@ def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.Dat
     links = stack([summary.links for summary in ranks], first)
     kernels = links.group_by("rank_index", "call").agg(kernel=pl.col("kernel").min())
     sends, receives = (pl.col("primitive") == p.value for p in (Primitive.send, Primitive.recv))
+    exchanges = pl.col("primitive") == Primitive.all_to_all.value
     spent = ("compute_at_start_ns", "compute_at_end_ns", "comm_at_start_ns", "comm_at_end_ns")
     return (
         _grouped_calls(ranks, first, numbers)
@@ -162,7 +164,10 @@ def _slim(ranks: Sequence[RankSummary], first: int, numbers: _Numbers) -> pl.Dat
             pl.col("primitive").cast(WHAT),
             pl.when(sends | receives).then(pl.lit(P2P)).otherwise("primitive").cast(WHAT).alias("what"),
             kind_of(sends | receives),
-            *("group_size", "payload_bytes", "step", "seq", "launch_ns"),
+            "group_size",
+            # how much of an all-to-all of unknown splits travels is not known, so no rate can be made of it
+            pl.when(~exchanges | pl.col("wire_bytes").is_not_null()).then("payload_bytes"),
+            *("step", "seq", "launch_ns"),
             pl.col("gpu_start_ns").alias("start_ns"),
             pl.col("gpu_end_ns").alias("end_ns"),
             *spent,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import polars as pl
+
 from tracelens.engine import Summaries
 from tracelens.errors import InputError, Problem, UsageError
 from tracelens.measurement.across import measure_across
@@ -96,7 +98,8 @@ def _no_steps(ranks: Sequence[RankSummary], steps: tuple[int, int]) -> str:
 
 def _step_times(ranks: Sequence[RankSummary], steps: Sequence[Sequence[int]]) -> tuple[StepTime, ...]:
     used = {(n, step): ranks[n].head.steps[step].number for n, use in enumerate(steps) for step in use}
-    rows = stack([summary.budget for summary in ranks]).iter_rows(named=True)
+    budgets = stack([summary.budget for summary in ranks]).with_columns(pl.col("untimed_calls").fill_null(0))
+    rows = budgets.iter_rows(named=True)
     return tuple(
         StepTime(rank=ranks[place[0]].rank, step=used[place], **row)
         for row in rows

@@ -7,7 +7,7 @@ mirror image of the first, rank by rank. That tells experts from any other all-t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -60,21 +60,41 @@ def measure_routing(ranks: Sequence[RankSummary], alignment: Alignment, timed: p
     pairs, unpaired = _pair_exchanges(exchanges)
     if not pairs:
         return None
-    calls = _describe(pairs)
+    waiting, explained = _explain_waits(pairs, timed)
+    return _routing_of(_describe(pairs), unpaired, waiting, explained)
+
+
+def _routing_of(calls: Sequence[ExpertCall], unpaired: int, waiting: int | None, explained: float | None) -> Routing:
     known = [call.imbalance for call in calls if call.imbalance is not None]
     busiest, times = Counter(call.busiest for call in calls).most_common(1)[0]
-    waiting, explained = _explain_waits(pairs, timed)
     return Routing(
-        dispatches=len(pairs),
-        combines=len(pairs),
+        dispatches=len(calls),
+        combines=len(calls),
         unpaired=unpaired,
         imbalance_median=median(known) if known else None,
         imbalance_max=max(known, default=None),
         busiest=busiest if times > _OFTEN * len(calls) and max(known, default=1.0) > 1.0 else None,
         combine_wait_ns=waiting,
         explained_wait_fraction=explained,
-        calls=calls,
+        calls=tuple(calls),
     )
+
+
+def keep_groups(routing: Routing | None, wanted: Callable[[str | None], bool]) -> Routing | None:
+    """The routing of some groups only, for whoever knows what groups are for; None where nothing is left.
+
+    Waiting is known of all groups together, so it is not known of a part of them.
+
+    Args:
+        routing: of all groups whose all-to-alls come in pairs.
+        wanted: whether a group, by its id, may be one of experts.
+    """
+    if routing is None:
+        return None
+    calls = [call for call in routing.calls if wanted(call.group)]
+    if len(calls) == len(routing.calls):
+        return routing
+    return _routing_of(calls, routing.unpaired, None, None) if calls else None
 
 
 def _find_exchanges(ranks: Sequence[RankSummary], alignment: Alignment) -> list[_Exchange]:
@@ -95,6 +115,8 @@ def _find_exchanges(ranks: Sequence[RankSummary], alignment: Alignment) -> list[
             size=pl.col("group_size").first(),
             ranks="rank",
             by_rows=by_rows,
+            # rows of one element are elements: a token is wider
+            wide=(pl.col("in_elements").sum() > pl.col("rows_in").sum()),
             sent=pl.when(by_rows).then("rows_in").otherwise("in_elements"),
             received=pl.when(by_rows).then("rows_out").otherwise("out_elements"),
             compute_at_start=pl.col("compute_at_start_ns").fill_null(0),
@@ -129,7 +151,7 @@ def _exchange(row: dict[str, Any]) -> _Exchange:
         ranks=tuple(row["ranks"]),
         sent=np.array(row["sent"], np.int64),
         received=np.array(row["received"], np.int64),
-        unit="tokens" if row["by_rows"] else "elements",
+        unit="tokens" if row["by_rows"] and row["wide"] else "elements",
         compute_at_start=np.array(row["compute_at_start"], np.int64),
         compute_at_end=np.array(row["compute_at_end"], np.int64),
     )

@@ -13,8 +13,9 @@ from tracelens.measurement.traffic import KEY, bandwidths
 from tracelens.results import GroupTime, Traffic
 from tracelens.summary import RankSummary
 
-_SUMMED = ("calls", "calls_sized", "calls_timed", "kernels", "unlinked", "timed_bytes")
-_PER_STEP = ("payload_bytes", "wire_bytes", "busy_ns", "exposed_ns")
+_BASIS = ("calls", "calls_sized", "calls_timed")
+_SUMMED = (*_BASIS, "calls_paid", "kernels", "unlinked", "timed_bytes", "paid_busy_ns")
+_PER_STEP = ("payload_bytes", "wire_bytes", "busy_ns", "exposed_ns", "sized_busy_ns")
 
 
 def merge_traffic(
@@ -72,7 +73,7 @@ def _per_step(name: str) -> pl.Expr:
 
 def _traffic(row: Mapping[str, Any], members: Sequence[int]) -> Traffic:
     steps = row["class_steps"] or 1
-    algorithm, bus = bandwidths(Primitive(row["primitive"]), row["group_size"], row["timed_bytes"], row["busy_ns"])
+    algorithm, bus = bandwidths(Primitive(row["primitive"]), row["group_size"], row["timed_bytes"], row["paid_busy_ns"])
     spread = {"min": row["least"], "median": row["middle"], "max": row["most"], "mean": row["calls"] / steps}
     told = {
         "ranks": members,
@@ -82,14 +83,20 @@ def _traffic(row: Mapping[str, Any], members: Sequence[int]) -> Traffic:
         "kernels_per_step": row["kernels"] / steps,
         "unlinked_kernels": row["unlinked"],
         "algbw_bytes_per_s": algorithm,
-        "busbw_bytes_per_s": bus,
-        "calls_with_bytes": row["calls_sized"] if row["calls"] else None,
-        "calls_with_time": row["calls_timed"] if row["calls"] else None,
+        # a payload of unknown splits says nothing of what a link carried
+        "busbw_bytes_per_s": bus if row["calls_sized"] == row["calls_paid"] else None,
         "kernel": row["orphan"],
+        "calls_with_payload": row["calls_paid"] if row["calls"] else None,
+        **_basis(row),
     }
     same = ("group", "names", "primitive", "dtype", "phase", "evidence", "steps_used")
     told |= {name: row[name] for name in same} | {f"{n}_per_step": row[f"{n}_per_step"] for n in _PER_STEP}
     return msgspec.convert(told, Traffic)
+
+
+def _basis(row: Mapping[str, Any]) -> dict[str, int | None]:
+    names = ("calls", "calls_with_bytes", "calls_with_time")
+    return {name: row[own] if row["calls"] else None for name, own in zip(names, _BASIS, strict=True)}
 
 
 def merge_group_time(
@@ -100,13 +107,13 @@ def merge_group_time(
     merged = (
         totals.join(_members(classes, steps), on="rank_index")
         .group_by("rank_class", "group", maintain_order=True)
-        .agg(pl.col("class_steps").first(), pl.col("calls").sum(), *[_known_sum(name).alias(name) for name in sums])
+        .agg(pl.col("class_steps").first(), pl.col(_BASIS).sum(), *[_known_sum(name).alias(name) for name in sums])
         .with_columns(_per_step(name) for name in sums)
         .with_columns(calls_per_step=pl.col("calls") / pl.col("class_steps").clip(1))
         .sort("rank_class", "exposed_ns_per_step", descending=[False, True], nulls_last=True, maintain_order=True)
     )
     wanted = ("group", "calls_per_step", *(f"{name}_per_step" for name in sums))
     return tuple(
-        msgspec.convert({"class": row["rank_class"]} | {name: row[name] for name in wanted}, GroupTime)
+        msgspec.convert({"class": row["rank_class"], **_basis(row)} | {name: row[name] for name in wanted}, GroupTime)
         for row in merged.iter_rows(named=True)
     )

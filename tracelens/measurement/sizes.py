@@ -27,7 +27,8 @@ _GROUPS = {"rank_index": pl.Int32, "index": pl.Int32, "group": pl.String, "kind"
 _STEPS = {"rank_index": pl.Int32, "step": pl.Int32, "rank_class": pl.Int32}
 _KEY = ("kind", "primitive", "dtype", "phase")
 _SIZED = (*_KEY, "from_bytes", "to_bytes")
-_SUMS = ("calls", "payload_bytes", "wire_bytes", "busy_ns", "exposed_ns")
+_COUNTS = ("calls", "calls_with_bytes", "calls_with_time")
+_SUMS = ("payload_bytes", "wire_bytes", "busy_ns", "exposed_ns")
 
 
 def measure_sizes(
@@ -50,10 +51,11 @@ def measure_sizes(
     used: dict[int, int] = {}
     for use, number in zip(steps, classes, strict=True):
         used[number] = used.get(number, 0) + len(use)
+    of_steps = [pl.col(name).alias(f"{name}_of_steps") for name in (*_COUNTS, *_SUMS)]
     rows = (
         pl.concat(parts)
         .group_by("rank_class", *_SIZED, maintain_order=True)
-        .agg(pl.col("group").first(), *[pl.col(name).alias(f"{name}_of_steps") for name in _SUMS], pl.col("step"))
+        .agg(pl.col("group").first(), *of_steps, pl.col("step"))
         .sort("rank_class", "kind", "primitive", "dtype", "phase", "from_bytes", nulls_last=True, maintain_order=True)
     )
     return tuple(_size_row(row, used[row["rank_class"]]) for row in rows.iter_rows(named=True))
@@ -84,6 +86,8 @@ def _steps_of_ranks(
     sums = calls.group_by(key, maintain_order=True).agg(
         group=pl.col("group").first(),
         calls=pl.len().cast(pl.Int64),
+        calls_with_bytes=pl.col("wire_bytes").is_not_null().sum(),
+        calls_with_time=(pl.col("kernels") > 0).sum(),
         payload_bytes=_known_sum("payload_bytes"),
         wire_bytes=_known_sum("wire_bytes"),
     )
@@ -132,7 +136,8 @@ def _size_row(row: Mapping[str, Any], rank_steps: int) -> SizeRow:
         "busy_spread_ns": _spread(row["step"], row["busy_ns_of_steps"], missing),
         "exposed_spread_ns": _spread(row["step"], row["exposed_ns_of_steps"], missing),
     }
-    told |= {f"{name}_per_step": _mean(row[f"{name}_of_steps"], rank_steps) for name in _SUMS[1:]}
+    told |= {f"{name}_per_step": _mean(row[f"{name}_of_steps"], rank_steps) for name in _SUMS}
+    told |= {name: sum(row[f"{name}_of_steps"]) for name in _COUNTS}
     told |= {name: row[name] for name in ("group", *_SIZED[1:])}
     return msgspec.convert(told, SizeRow)
 

@@ -34,6 +34,7 @@ ROWS: dict[str, pl.DataType] = {
     "calls_min": pl.Int64(),
     "calls_median": pl.Float64(),
     "calls_max": pl.Int64(),
+    "calls_paid": pl.Int64(),
     "calls_sized": pl.Int64(),
     "calls_timed": pl.Int64(),
     "kernels": pl.Int64(),
@@ -43,8 +44,11 @@ ROWS: dict[str, pl.DataType] = {
     "timed_bytes": pl.Int64(),
     "busy_ns": pl.Int64(),
     "exposed_ns": pl.Int64(),
+    "paid_busy_ns": pl.Int64(),
+    "sized_busy_ns": pl.Int64(),
 }
-"""A rank's rows: sums over the steps used. Bytes are null when no call of the row has a size."""
+"""A rank's rows: sums over the steps used, of the calls that tell; `calls_paid` have a payload, `calls_sized` wire
+bytes, `calls_timed` a kernel, and what none tells is null."""
 
 # The contract's words; what lies outside of them is told as `other`.
 _REPORTED = {p.value for p in Primitive} - {Primitive.gather, Primitive.scatter, Primitive.barrier}
@@ -81,7 +85,8 @@ def measure_traffic(
         steps: indices of the steps to use, per summary.
 
     Returns:
-        `ROWS`, and per group `rank_index, group, calls, wire_bytes, busy_ns, exposed_ns` as sums over the steps.
+        `ROWS`, and per group `rank_index, group, calls, calls_sized, calls_timed, wire_bytes, busy_ns,
+        exposed_ns` as sums over the steps.
     """
     measured = [
         _measure_batch(_Batch(ranks[first : first + _BATCH], table, steps[first : first + _BATCH], first))
@@ -131,7 +136,7 @@ def _measure_batch(batch: _Batch) -> tuple[pl.DataFrame, pl.DataFrame]:
     rows = (
         rows.join(batch.steps, on="rank_index", how="left", maintain_order="left")
         .with_columns(
-            pl.col("calls", "calls_min", "calls_max", "calls_sized", "calls_timed", "kernels", "unlinked").fill_null(0),
+            pl.col("calls", "calls_min", "calls_max", "calls_paid", *_TOLD_OF, "kernels", "unlinked").fill_null(0),
             calls_median=pl.col("calls_median").fill_null(0.0),
         )
         .sort("rank_index", maintain_order=True)
@@ -159,7 +164,8 @@ def report_primitive() -> pl.Expr:
 
 def _keyed_kernels(batch: _Batch, calls: pl.DataFrame) -> pl.DataFrame:
     """Kernels with the key of the call that owns them; those of no call go by their own name."""
-    owned = calls.select("rank_index", "call", "group", *KEY[:-1], call_step="step")
+    known = {"paid": pl.col("payload_bytes").is_not_null(), "sized": pl.col("wire_bytes").is_not_null()}
+    owned = calls.select("rank_index", "call", "group", *KEY[:-1], call_step="step", **known)
     joined = batch.kernels.join(
         owned, left_on=["rank_index", "owner"], right_on=["rank_index", "call"], how="left", maintain_order="left"
     )
@@ -178,12 +184,20 @@ def _sums(calls: pl.DataFrame) -> pl.DataFrame:
         name=pl.col("name").first(),
         group_size=pl.col("group_size").first(),
         calls=pl.len().cast(pl.Int64),
-        calls_sized=pl.col("wire_bytes").is_not_null().sum(),
-        calls_timed=(pl.col("kernels") > 0).sum(),
+        calls_paid=pl.col("payload_bytes").is_not_null().sum(),
+        **_told_of(),
         payload_bytes=_known_sum("payload_bytes"),
         wire_bytes=_known_sum("wire_bytes"),
         timed_bytes=pl.col("payload_bytes").filter(pl.col("kernels") > 0).sum(),
     )
+
+
+_TOLD_OF = ("calls_sized", "calls_timed")
+
+
+def _told_of() -> dict[str, pl.Expr]:
+    """How many calls have bytes, and how many a kernel."""
+    return {"calls_sized": pl.col("wire_bytes").is_not_null().sum(), "calls_timed": (pl.col("kernels") > 0).sum()}
 
 
 def _known_sum(column: str) -> pl.Expr:
@@ -215,13 +229,24 @@ def _kernel_counts(batch: _Batch, calls: pl.DataFrame, kernels: pl.DataFrame) ->
 
 
 def _time(batch: _Batch, kernels: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    """Busy and exposed time of each key: unions within a step, so sums over distinct segments."""
+    """Busy and exposed time of each key: unions within a step, so sums over distinct segments.
+
+    `paid_busy_ns` and `sized_busy_ns` are those of kernels whose call tells its payload, and its wire bytes.
+    """
     others = [name for name in key if name != "rank_index"]
-    running = batch.segments.join(kernels.select("rank_index", "kernel", "step", *others), on=["rank_index", "kernel"])
+    told = kernels.select("rank_index", "kernel", "step", *others, pl.col("paid", "sized").fill_null(value=False))
+    running = batch.segments.join(told, on=["rank_index", "kernel"])
+    length = pl.col("length_ns")
     return (
-        running.unique(["segment", "step", *key])
+        running.group_by("segment", "step", *key)
+        .agg(pl.col("length_ns", "covered_ns").first(), pl.col("paid", "sized").any())
         .group_by(*key)
-        .agg(busy_ns=pl.col("length_ns").sum(), exposed_ns=(pl.col("length_ns") - pl.col("covered_ns")).sum())
+        .agg(
+            busy_ns=length.sum(),
+            exposed_ns=(length - pl.col("covered_ns")).sum(),
+            paid_busy_ns=length.filter("paid").sum(),
+            sized_busy_ns=length.filter("sized").sum(),
+        )
     )
 
 
@@ -233,11 +258,11 @@ def _unlinked(kernels: pl.DataFrame) -> pl.DataFrame:
 def _group_totals(batch: _Batch, calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     key = ["rank_index", "group"]
     sums = calls.group_by(key, maintain_order=True).agg(
-        calls=pl.len().cast(pl.Int64), wire_bytes=_known_sum("wire_bytes")
+        calls=pl.len().cast(pl.Int64), **_told_of(), wire_bytes=_known_sum("wire_bytes")
     )
-    time = _time(batch, kernels, key)
+    time = _time(batch, kernels, key).drop("paid_busy_ns", "sized_busy_ns")
     joined = sums.join(time, on=key, how="full", coalesce=True, nulls_equal=True, maintain_order="left_right")
-    return joined.with_columns(pl.col("calls").fill_null(0)).sort("rank_index", maintain_order=True)
+    return joined.with_columns(pl.col("calls", *_TOLD_OF).fill_null(0)).sort("rank_index", maintain_order=True)
 
 
 def bandwidths(

@@ -13,7 +13,7 @@ from tracelens.collectives import Primitive
 from tracelens.report.document import Document
 from tracelens.report.families import Family, total_families
 from tracelens.results import StepTime, Traffic
-from tracelens.units import format_bytes, format_percent, format_time
+from tracelens.units import at_least, format_bytes, format_percent, format_time
 
 SCALE = 1000.0
 """Units of a lane's width."""
@@ -129,12 +129,11 @@ def axis_chart(document: Document, families: Sequence[Family]) -> Chart | None:
     for label, sums in totals[:_MOST_FAMILIES]:
         busy, exposed = sums.busy_ns or 0.0, sums.exposed_ns or 0.0
         parts = [("exposed", "exposed", exposed), ("hidden", "under compute", busy - exposed)]
-        bound = "≥ " if sums.has_untimed else ""
         lanes.append(
             Lane(
                 label=label,
                 spans=_stack(parts, longest, whole=busy),
-                value=f"{bound}{format_time(exposed)} of {format_time(busy)}",
+                value=" of ".join(at_least(format_time(part), partial=sums.has_untimed) for part in (exposed, busy)),
                 note=", ".join(sums.primitives),
             )
         )
@@ -171,18 +170,21 @@ def primitive_chart(document: Document) -> Chart | None:
     total = sum(sent.values())
     if not total:
         return None
+    partial = {row.primitive for row in document.traffic if row.is_partly_sent}
     points = {share.primitive: share.points_at for share in document.inference.primitives} if document.inference else {}
     most = max(sent.values())
     lanes = [
         Lane(
             label=primitive.value,
             spans=(Span(0, SCALE * value / most, primitive.value, f"{primitive.value} {format_bytes(value / ranks)}"),),
-            value=f"{format_bytes(value / ranks)} · {format_percent(value / total)}",
+            value=f"{at_least(format_bytes(value / ranks), partial=primitive in partial)} · "
+            f"{format_percent(value / total)}",
             note=points.get(primitive, ""),
         )
         for primitive, value in sorted(sent.items(), key=lambda item: -item[1])
     ]
-    return Chart(label="Bytes sent per rank and step by primitive", lanes=tuple(lanes))
+    note = "Some calls or kernels do not tell their bytes: the shares are of those that do." if partial else ""
+    return Chart(label="Bytes sent per rank and step by primitive", lanes=tuple(lanes), note=note)
 
 
 def sizes_chart(document: Document) -> Chart | None:
@@ -190,6 +192,7 @@ def sizes_chart(document: Document) -> Chart | None:
     members, ranks = members_of_classes(document.traffic), count_ranks(document.traffic)
     sent: dict[int, dict[Primitive, float]] = {}
     calls: dict[int, float] = {}
+    partial: set[int] = set()
     for row in document.sizes:
         if not row.from_bytes:
             continue
@@ -198,10 +201,14 @@ def sizes_chart(document: Document) -> Chart | None:
         own = sent.setdefault(bucket, {})
         own[row.primitive] = own.get(row.primitive, 0.0) + (row.wire_bytes_per_step or 0) * weight
         calls[bucket] = calls.get(bucket, 0.0) + row.calls_per_step.mean * weight
+        if row.lacks_bytes:
+            partial.add(bucket)
     if not sent:
         return None
     most = max(sum(own.values()) for own in sent.values()) or 1.0
-    lanes = [_size_lane(bucket, sent[bucket], calls[bucket], most) for bucket in sorted(sent)]
+    lanes = [
+        _size_lane(bucket, sent[bucket], calls[bucket], most, partial=bucket in partial) for bucket in sorted(sent)
+    ]
     used = dict.fromkeys(primitive for own in sent.values() for primitive in own)
     return Chart(
         label="Bytes sent per rank and step by payload of the call",
@@ -211,7 +218,7 @@ def sizes_chart(document: Document) -> Chart | None:
     )
 
 
-def _size_lane(bucket: int, sent: Mapping[Primitive, float], calls: float, most: float) -> Lane:
+def _size_lane(bucket: int, sent: Mapping[Primitive, float], calls: float, most: float, *, partial: bool) -> Lane:
     low = 1 << (bucket * _BUCKET_BITS)
     spans, at = [], 0.0
     for primitive, value in sent.items():
@@ -219,5 +226,5 @@ def _size_lane(bucket: int, sent: Mapping[Primitive, float], calls: float, most:
         if width > 0:
             spans.append(Span(at, width, primitive.value, f"{primitive.value} {format_bytes(value)}"))
         at += width
-    text = f"{calls:.4g} calls · {format_bytes(sum(sent.values()))}"
+    text = f"{calls:.4g} calls · {at_least(format_bytes(sum(sent.values())), partial=partial)}"
     return Lane(label=f"from {format_bytes(low)}", spans=tuple(spans), value=text)

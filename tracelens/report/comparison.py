@@ -18,7 +18,7 @@ from tracelens.compared import (
 from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, remark, titled_table
 from tracelens.report.table import Column
 from tracelens.topology import format_mesh, format_ranks
-from tracelens.units import UNKNOWN, format_bytes, format_time
+from tracelens.units import UNKNOWN, at_least, format_bytes, format_time
 
 _MOST_DIFFERENCES, _MOST_MATCHES, _MOST_CHANGES = 12, 16, 16
 _TIME_WORDS = {
@@ -29,7 +29,6 @@ _TIME_WORDS = {
     TimeVerdict.not_enough_data: "too few steps",
     TimeVerdict.not_comparable: "other ranks",
 }
-_BYTE_WORDS = {Verdict.match: "same", Verdict.absent: "gone", Verdict.unpredicted: "new"}
 
 
 def comparison_lines(comparison: Comparison | RunComparison | None, *, every_row: bool) -> list[Line]:
@@ -150,7 +149,7 @@ def _difference_cells(rows: Sequence[ComparisonRow]) -> list[str]:
         *_call_cells(rows),
         _count(row.measured_calls),
         _count(row.predicted_calls),
-        "none" if row.measured_calls is None else format_bytes(row.measured_bytes),
+        "none" if row.measured_calls is None else format_measured(row),
         "none" if row.predicted_calls is None else format_bytes(row.predicted_bytes),
         "" if row.ratio is None else f"{row.ratio:.3g}",
     ]
@@ -170,7 +169,7 @@ def _matches(merged: Sequence[list[ComparisonRow]], *, every_row: bool) -> list[
         [
             *_call_cells(alike),
             _count(alike[0].measured_calls),
-            format_bytes(alike[0].measured_bytes),
+            format_measured(alike[0]),
             alike[0].predicted_overlap or UNKNOWN,
             _hidden(alike),
             alike[0].term or "",
@@ -179,6 +178,11 @@ def _matches(merged: Sequence[list[ComparisonRow]], *, every_row: bool) -> list[
     ]
     title = f"As predicted, per rank and step ({plural(len(merged), 'row')})"
     return [*titled_table(title, columns, rows), *left_out(len(merged) - len(shown), "row")]
+
+
+def format_measured(row: ComparisonRow) -> str:
+    """The bytes that were measured; a lower bound where calls are without."""
+    return at_least(format_bytes(row.measured_bytes), partial=row.lacks_bytes)
 
 
 def _hidden(rows: Sequence[ComparisonRow]) -> str:
@@ -210,7 +214,7 @@ def _against_run(comparison: RunComparison, *, every_row: bool) -> list[Line]:
     lines = [Line("Run against run", TITLE), *remark(title)]
     lines.append(
         Line(
-            f"  unchanged {percent_down(comparison.explained_bytes_fraction)} of the bytes; "
+            f"  unchanged {percent_down(comparison.explained_bytes_fraction)} of the {what_is_compared(comparison)}; "
             f"gone {percent_up(comparison.absent_bytes_fraction)} of the base's"
         )
     )
@@ -224,6 +228,15 @@ def _against_run(comparison: RunComparison, *, every_row: bool) -> list[Line]:
     if moved:
         lines += [Line(""), *_changes(" that changed, by size", moved, every_row=every_row)]
     return lines
+
+
+def what_is_compared(comparison: Comparison | RunComparison) -> str:
+    """`bytes`, or `bytes that are known` where calls are without."""
+    if isinstance(comparison, Comparison):
+        partial = any(row.lacks_bytes for row in comparison.rows)
+    else:
+        partial = any(row.base_lacks_bytes or row.candidate_lacks_bytes for row in comparison.rows)
+    return "bytes that are known" if partial else "bytes"
 
 
 def _is_changed(row: RunRow) -> bool:
@@ -276,15 +289,18 @@ def _changes(title: str, rows: Sequence[RunRow], *, every_row: bool) -> list[Lin
     sent = [
         [
             _pair(_calls(row.base_calls), _calls(row.candidate_calls)),
-            _pair(format_bytes(row.base_bytes), format_bytes(row.candidate_bytes)),
-            _BYTE_WORDS.get(row.verdict, row.verdict.value),
+            _pair(
+                at_least(format_bytes(row.base_bytes), partial=row.base_lacks_bytes),
+                at_least(format_bytes(row.candidate_bytes), partial=row.candidate_lacks_bytes),
+            ),
+            word_of_bytes(row),
         ]
         for row in shown
     ]
     spent = [
         [
-            _pair(format_time(row.base_busy_ns), format_time(row.candidate_busy_ns)),
-            _pair(format_time(row.base_exposed_ns), format_time(row.candidate_exposed_ns)),
+            _times(row, row.base_busy_ns, row.candidate_busy_ns),
+            _times(row, row.base_exposed_ns, row.candidate_exposed_ns),
             _TIME_WORDS[row.time_verdict],
         ]
         for row in shown
@@ -302,6 +318,21 @@ def _changes(title: str, rows: Sequence[RunRow], *, every_row: bool) -> list[Lin
 
 def _calls(calls: float | None) -> str:
     return UNKNOWN if calls is None else f"{calls:.6g}"
+
+
+def word_of_bytes(row: RunRow) -> str:
+    """What became of calls and bytes; `?` where nothing differs in what is known, and not all is."""
+    if row.verdict is Verdict.match and (row.base_lacks_bytes or row.candidate_lacks_bytes):
+        return UNKNOWN
+    words = {Verdict.match: "same", Verdict.absent: "gone", Verdict.unpredicted: "new"}
+    return words.get(row.verdict, str(row.verdict))
+
+
+def _times(row: RunRow, base: float | None, candidate: float | None) -> str:
+    return _pair(
+        at_least(format_time(base), partial=row.base_lacks_time),
+        at_least(format_time(candidate), partial=row.candidate_lacks_time),
+    )
 
 
 def _pair(base: str, candidate: str) -> str:

@@ -141,9 +141,13 @@ def _total(times: Sequence[GroupTime], rows: Sequence[Traffic], members: Mapping
         wire_bytes=mean(lambda time: time.wire_bytes_per_step),
         busy_ns=mean(lambda time: time.busy_ns_per_step),
         exposed_ns=mean(lambda time: time.exposed_ns_per_step),
-        has_unsized=any(row.wire_bytes_per_step is None for row in told),
-        has_untimed=any(row.busy_ns_per_step is None and not row.calls_with_time for row in told),
+        has_unsized=any(row.wire_bytes_per_step is None or row.lacks_bytes for row in told),
+        has_untimed=any(_is_untimed(row) for row in told),
     )
+
+
+def _is_untimed(row: Traffic) -> bool:
+    return row.lacks_time or (row.busy_ns_per_step is None and not row.calls_with_time)
 
 
 def average(rows: Sequence[Traffic]) -> Traffic:
@@ -172,9 +176,19 @@ def average(rows: Sequence[Traffic]) -> Traffic:
         wire_bytes_per_step=mean(lambda row: row.wire_bytes_per_step),
         busy_ns_per_step=mean(lambda row: row.busy_ns_per_step),
         exposed_ns_per_step=mean(lambda row: row.exposed_ns_per_step),
+        sized_busy_ns_per_step=mean(lambda row: row.sized_busy_ns_per_step),
+        calls=_count(row.calls for row in rows),
+        calls_with_payload=_count(row.calls_with_payload for row in rows),
+        calls_with_bytes=_count(row.calls_with_bytes for row in rows),
+        calls_with_time=_count(row.calls_with_time for row in rows),
         algbw_bytes_per_s=_rate(rows, lambda row: row.algbw_bytes_per_s),
         busbw_bytes_per_s=_rate(rows, lambda row: row.busbw_bytes_per_s),
     )
+
+
+def _count(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _rate(rows: Sequence[Traffic], read: Callable[[Traffic], float | None]) -> float | None:

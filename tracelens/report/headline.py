@@ -11,7 +11,7 @@ from tracelens.report.lines import plural
 from tracelens.report.table import WIDTH, Column, lay_out, printable
 from tracelens.results import Run, StepTime
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, format_bytes, format_percent, format_time
+from tracelens.units import UNKNOWN, at_least, format_bytes, format_percent, format_time
 
 _LABEL = 10
 _GROUP_LINES = 4
@@ -104,8 +104,17 @@ def describe_spread(document: Document) -> str:
     comm = sum(row.comm_ns for row in time)
     if comm:
         hidden = sum(row.overlap_ns for row in time) / comm
-        text += f"; comm {format_time(comm / len(time))}, {format_percent(hidden)} under compute"
-    return text
+        told = at_least(format_time(comm / len(time)), partial=any(row.untimed_calls for row in time))
+        text += f"; comm {told}, {format_percent(hidden)} under compute"
+    return text + _describe_untimed(time)
+
+
+def _describe_untimed(time: Sequence[StepTime]) -> str:
+    """What stands as idle or under compute because its kernels are not in the trace."""
+    untimed = sum(row.untimed_calls for row in time)
+    if not untimed:
+        return ""
+    return f"; {plural(untimed, 'call')} without a kernel in the trace: comm is a lower bound, idle an upper one"
 
 
 def _groups(document: Document, families: Sequence[Family]) -> list[str]:
@@ -138,14 +147,10 @@ def _group_cells(label: str, size: str, sums: Totals) -> list[str]:
         label,
         size,
         ", ".join(sums.primitives),
-        _at_least(format_bytes(sums.wire_bytes), partial=sums.has_unsized),
-        _at_least(format_time(sums.busy_ns), partial=sums.has_untimed),
-        _at_least(format_time(sums.exposed_ns), partial=sums.has_untimed),
+        at_least(format_bytes(sums.wire_bytes), partial=sums.has_unsized),
+        at_least(format_time(sums.busy_ns), partial=sums.has_untimed),
+        at_least(format_time(sums.exposed_ns), partial=sums.has_untimed),
     ]
-
-
-def _at_least(number: str, *, partial: bool) -> str:
-    return f"≥ {number}" if partial and number != UNKNOWN else number
 
 
 def _size(family: Family) -> str:

@@ -1,16 +1,9 @@
-"""The report as one HTML file: no network, light and dark, every string of a trace escaped.
-
-Jinja2 is imported when a page is rendered, and no sooner.
-"""
+"""The report as one HTML file."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -22,16 +15,13 @@ from tracelens.report.families import Family, find_families, find_owners
 from tracelens.report.headline import describe_coverage, describe_run, describe_spread
 from tracelens.report.limits import limits_table
 from tracelens.report.lines import Line
-from tracelens.report.table import printable
+from tracelens.report.page import render_page
 from tracelens.report.tiles import make_tiles
 from tracelens.report.timeline import StepTimeline
 from tracelens.report.verdict import summarize_verdict
 from tracelens.report.waiting import dilation_lines, routing_lines
 from tracelens.results import Inference
 from tracelens.units import UNKNOWN, format_percent
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _PIPELINES, _MOST_VALUES, _MOST_DIFFERENCES = 2, 6, 12
 
@@ -43,14 +33,11 @@ def render_html(document: Document, timeline: StepTimeline | None = None) -> str
         document: what to tell.
         timeline: one step over time, which the document itself does not hold.
     """
-    environment = _environment()
     families = find_families(document.groups, world_size=document.run.world_size)
-    style, script = _asset("report.css"), _asset("report.js")
-    return environment.get_template("report.html.jinja").render(
+    return render_page(
+        "report.html.jinja",
         document=document,
-        style=_trusted(style),
-        script=_trusted(script),
-        policy=_policy(style, script),
+        version=document.tracelens_version,
         verdict=summarize_verdict(document),
         findings=document.findings,
         run_line=_capital(describe_run(document.run)),
@@ -193,51 +180,3 @@ def _difference(row: ComparisonRow) -> Difference:
     example = "" if row.example is None else sections_compared.format_example(row.example)
     text = sections_compared.describe_row(row)
     return Difference(verdict=row.verdict.value, text=text, why=row.why or "", example=example)
-
-
-# --- the page ---------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    return Environment(
-        loader=PackageLoader("tracelens.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_written_out,
-    )
-
-
-def _written_out(value: Any) -> Any:
-    """A name without what steers a terminal, turns the direction of text, or is a command to a CI runner."""
-    from markupsafe import Markup, escape
-
-    if type(value) is not str:  # `Markup` is ours and stays as it is
-        return value
-    return Markup(str(escape(printable(value))).replace("##[", "&#35;#["))
-
-
-def _asset(name: str) -> str:
-    return resources.files("tracelens.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _trusted(text: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(text)
-
-
-def _policy(style: str, script: str) -> str:
-    """A content security policy under which nothing but our own style and script has any effect."""
-    return (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from tracelens.report.lines import PLAIN, TITLE, Line, note, titled_table
+from tracelens.report.lines import PLAIN, TITLE, Line, note, remark, titled_table
 from tracelens.report.table import WIDTH, Column, printable
 from tracelens.results import Inference, InferredConfig
 from tracelens.units import UNKNOWN
@@ -38,6 +38,8 @@ def inference_lines(inference: Inference | None, *, explain: bool = False) -> li
     if inference.launcher_line:
         lines += _wrapped(inference.launcher_line)
     rows = _rows(inference, explain=explain)
+    if not rows and not inference.undetermined:
+        lines += remark("nothing can be said of it: no call tells what the ranks share")
     if rows:
         lines += titled_table(_counted(inference), _COLUMNS, rows)
     for name, left in inference.undetermined.items():

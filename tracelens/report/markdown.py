@@ -159,9 +159,9 @@ def _axis_table(document: Document, families: Sequence[Family]) -> Table | None:
         [
             name(label),
             name(", ".join(sums.primitives)),
-            size(sums.wire_bytes),
-            time(sums.busy_ns),
-            time(sums.exposed_ns),
+            size(sums.wire_bytes, partial=sums.has_unsized),
+            time(sums.busy_ns, partial=sums.has_untimed),
+            time(sums.exposed_ns, partial=sums.has_untimed),
         ]
         for label, sums in totals
     ]

@@ -19,8 +19,10 @@ def document_schema() -> dict[str, Any]:
     (root,), definitions = msgspec.json.schema_components([Document], ref_template="#/$defs/{name}")
     for struct in _structs(Document, {}):
         properties = definitions[struct.__name__]["properties"]
-        for name, description in _field_docs(struct).items():
-            properties[name] = _described(properties[name], description)
+        for own in reversed(struct.__mro__):
+            docs = _field_docs(own) if own is not msgspec.Struct and issubclass(own, msgspec.Struct) else {}
+            for name, description in docs.items():
+                properties[name] = _described(properties[name], description)
     return {"$schema": SCHEMA_DIALECT, **root, "$defs": definitions}
 
 

@@ -12,7 +12,7 @@ from tracelens.report.table import Column
 from tracelens.report.traffic import Labelled, format_calls
 from tracelens.results import SizeRow, StepTime, Traffic
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, format_bytes, format_percent, format_rate, format_time
+from tracelens.units import UNKNOWN, at_least, format_bytes, format_percent, format_rate, format_time
 
 MOST_ROWS = 200
 """Rows that a table of a page may have; the rest is counted and stands in the JSON."""
@@ -68,14 +68,14 @@ def count(number: float | None) -> Cell:
     return Cell(UNKNOWN if number is None else f"{number:,.6g}" if number < 1e6 else f"{number:,.0f}", number)
 
 
-def size(number: float | None) -> Cell:
-    """Bytes."""
-    return Cell(format_bytes(number), number)
+def size(number: float | None, *, partial: bool = False) -> Cell:
+    """Bytes; `partial` where more calls carry some that are not known."""
+    return Cell(at_least(format_bytes(number), partial=partial), number)
 
 
-def time(ns: float | None) -> Cell:
-    """Nanoseconds."""
-    return Cell(format_time(ns), ns)
+def time(ns: float | None, *, partial: bool = False) -> Cell:
+    """Nanoseconds; `partial` where more calls take some that are not known."""
+    return Cell(at_least(format_time(ns), partial=partial), ns)
 
 
 def rate(bytes_per_s: float | None) -> Cell:
@@ -123,10 +123,10 @@ def _traffic_cells(label: str, row: Traffic) -> list[Cell]:
         name(row.dtype),
         name(row.phase),
         Cell(format_calls(row.calls_per_step), row.calls_per_step.mean),
-        size(row.payload_bytes_per_step),
-        size(row.wire_bytes_per_step),
-        Cell("shared") if shared else time(row.busy_ns_per_step),
-        time(row.exposed_ns_per_step),
+        size(row.payload_bytes_per_step, partial=row.lacks_payload),
+        size(row.wire_bytes_per_step, partial=row.lacks_bytes),
+        Cell("shared") if shared else time(row.busy_ns_per_step, partial=row.lacks_time),
+        time(row.exposed_ns_per_step, partial=row.lacks_time),
         rate(row.busbw_bytes_per_s),
         name(format_ranks(row.ranks)),
         name(row.evidence),
@@ -172,9 +172,9 @@ def sizes_table(document: Document, families: Sequence[Family]) -> Table | None:
             *(name(part) for part in key[:4]),
             Cell(format_size_range(row.from_bytes, row.to_bytes), row.from_bytes),
             Cell(format_calls(row.calls_per_step), row.calls_per_step.mean),
-            size(row.wire_bytes_per_step),
-            time(row.busy_ns_per_step),
-            time(row.exposed_ns_per_step),
+            size(row.wire_bytes_per_step, partial=row.lacks_bytes),
+            time(row.busy_ns_per_step, partial=row.lacks_time),
+            time(row.exposed_ns_per_step, partial=row.lacks_time),
             time(row.busy_spread_ns),
         ]
         for key, row in first.items()
@@ -243,8 +243,11 @@ def time_table(steps: Sequence[StepTime]) -> Table | None:
         [
             count(row.rank),
             count(row.step),
-            *(time(value) for value in (row.span_ns, row.compute_ns, row.exposed_comm_ns, row.exposed_memory_ns)),
-            *(time(value) for value in (row.idle_ns, row.comm_ns, row.overlap_ns, row.memory_ns)),
+            *(time(value) for value in (row.span_ns, row.compute_ns)),
+            time(row.exposed_comm_ns, partial=row.untimed_calls > 0),
+            *(time(value) for value in (row.exposed_memory_ns, row.idle_ns)),
+            *(time(value, partial=row.untimed_calls > 0) for value in (row.comm_ns, row.overlap_ns)),
+            time(row.memory_ns),
         ]
         for row in ordered
     ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.compared import Comparison, ComparisonRow, ExampleCall, RunComparison, RunRow, Verdict
-from tracelens.report.comparison import merge_rows
+from tracelens.report.comparison import format_measured, merge_rows, word_of_bytes
 from tracelens.report.sections import Cell, Table, count, name, number_columns, size, table_of, text_columns, time
 from tracelens.topology import format_mesh, format_ranks
-from tracelens.units import UNKNOWN, format_bytes, format_time
+from tracelens.units import UNKNOWN, format_bytes
 
 _NOTHING = Cell("–")
 
@@ -41,7 +41,7 @@ def _compared_cells(alike: Sequence[ComparisonRow]) -> list[Cell]:
         _NOTHING if row.predicted_calls is None else count(row.predicted_calls),
         _NOTHING if row.measured_calls is None else count(row.measured_calls),
         _NOTHING if row.predicted_calls is None else size(row.predicted_bytes),
-        _NOTHING if row.measured_calls is None else size(row.measured_bytes),
+        _NOTHING if row.measured_calls is None else size(row.measured_bytes, partial=row.lacks_bytes),
         _NOTHING if row.ratio is None else Cell(f"{row.ratio:.3g}", row.ratio),
         name(row.predicted_overlap),
         Cell(UNKNOWN if percent is None else f"{percent:.0f} %", percent),
@@ -77,8 +77,10 @@ def describe_row(row: ComparisonRow) -> str:
     """One row in a sentence: where, and what was predicted and measured."""
     parts = (format_place(row), row.primitive, row.dtype, row.phase)
     where = " ".join(str(part) for part in parts if part)
-    predicted = "nothing" if row.predicted_calls is None else _calls(row.predicted_calls, row.predicted_bytes)
-    measured = "nothing" if row.measured_calls is None else _calls(row.measured_calls, row.measured_bytes)
+    predicted = (
+        "nothing" if row.predicted_calls is None else _calls(row.predicted_calls, format_bytes(row.predicted_bytes))
+    )
+    measured = "nothing" if row.measured_calls is None else _calls(row.measured_calls, format_measured(row))
     return f"{where}: {row.verdict}, {predicted} predicted and {measured} measured"
 
 
@@ -87,8 +89,8 @@ def describe_difference(row: ComparisonRow) -> str:
     return f"{describe_row(row)}; {row.why}" if row.why else describe_row(row)
 
 
-def _calls(calls: float, sent: float | None) -> str:
-    return f"{calls:.6g} calls with {format_bytes(sent)}"
+def _calls(calls: float, sent: str) -> str:
+    return f"{calls:.6g} calls with {sent}"
 
 
 def differences(comparison: Comparison) -> list[ComparisonRow]:
@@ -133,20 +135,26 @@ def runs_table(comparison: RunComparison) -> Table | None:
 
 
 def _run_cells(row: RunRow) -> list[Cell]:
-    words = {Verdict.match: "same", Verdict.absent: "gone", Verdict.unpredicted: "new"}
     return [
         name(row.group),
         name(row.primitive),
         name(row.dtype),
         Cell("all" if row.from_bytes is None else f"≥ {format_bytes(row.from_bytes)}", row.from_bytes),
         _pair(count(row.base_calls), count(row.candidate_calls)),
-        _pair(size(row.base_bytes), size(row.candidate_bytes)),
-        _pair(Cell(format_time(row.base_busy_ns), row.base_busy_ns), time(row.candidate_busy_ns)),
-        _pair(Cell(format_time(row.base_exposed_ns), row.base_exposed_ns), time(row.candidate_exposed_ns)),
-        Cell(words.get(row.verdict, str(row.verdict))),
+        _pair(
+            size(row.base_bytes, partial=row.base_lacks_bytes),
+            size(row.candidate_bytes, partial=row.candidate_lacks_bytes),
+        ),
+        _times(row, row.base_busy_ns, row.candidate_busy_ns),
+        _times(row, row.base_exposed_ns, row.candidate_exposed_ns),
+        Cell(word_of_bytes(row)),
         name(row.time_verdict.replace("_", " ")),
         Cell(row.why or ""),
     ]
+
+
+def _times(row: RunRow, base: float | None, candidate: float | None) -> Cell:
+    return _pair(time(base, partial=row.base_lacks_time), time(candidate, partial=row.candidate_lacks_time))
 
 
 def _pair(base: Cell, candidate: Cell) -> Cell:

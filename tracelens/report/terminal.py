@@ -23,7 +23,7 @@ from tracelens.report.traffic import evidence_table, traffic_tables, unsized_tab
 from tracelens.report.waiting import dilation_lines, link_table, routing_lines, skew_table
 from tracelens.results import Group, Overlap, StepTime
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, format_time
+from tracelens.units import UNKNOWN, at_least, format_time
 
 # How many rows a table may have before the rest is counted instead of shown.
 _MOST_GROUPS, _MOST_TIMES, _MOST_NOTES = 12, 16, 8
@@ -138,6 +138,7 @@ _TIMES: list[tuple[str, Callable[[StepTime], int]]] = [
     ("overlap", lambda row: row.overlap_ns),
     ("memory", lambda row: row.memory_ns),
 ]
+_COMMUNICATION = frozenset({"exp. comm", "comm", "overlap"})
 
 
 def _time(time: Sequence[StepTime], *, every_row: bool) -> list[Line]:
@@ -147,20 +148,26 @@ def _time(time: Sequence[StepTime], *, every_row: bool) -> list[Line]:
     if every_row or len(time) <= _MOST_TIMES:
         columns = [Column("rank"), Column("step"), *numbers]
         rows = [
-            [_or_unknown(row.rank), _or_unknown(row.step), *(format_time(read(row)) for _, read in _TIMES)]
+            [_or_unknown(row.rank), _or_unknown(row.step), *(_format_part(row, *part) for part in _TIMES)]
             for row in time
         ]
         return titled_table("Time budget: span = compute + exposed comm + exposed memory + idle", columns, rows)
     columns = [Column("", is_name=True), *numbers]
-    values = [[read(row) for row in time] for _, read in _TIMES]
+    partial = any(row.untimed_calls for row in time)
+    values = [([read(row) for row in time], partial and title in _COMMUNICATION) for title, read in _TIMES]
     rows = [
-        [name, *(format_time(reduce(column)) for column in values)]
+        [name, *(at_least(format_time(reduce(column)), partial=bound) for column, bound in values)]
         for name, reduce in (("min", min), ("median", median), ("max", max))
     ]
     title = f"Time budget, each column over {plural(len(time), 'step')} of all ranks (--per-rank: each)"
     slowest = max(time, key=lambda row: row.span_ns)
     note = f"  longest: rank {_or_unknown(slowest.rank)}, step {_or_unknown(slowest.step)}"
     return [*titled_table(title, columns, rows), Line(note)]
+
+
+def _format_part(row: StepTime, name: str, read: Callable[[StepTime], int]) -> str:
+    """A part of a budget; what communication takes is a lower bound where calls have no kernel."""
+    return at_least(format_time(read(row)), partial=row.untimed_calls > 0 and name in _COMMUNICATION)
 
 
 def _overlap(overlap: Sequence[Overlap]) -> list[Line]:

@@ -10,7 +10,7 @@ from tracelens.report.lines import Line, left_out, limit, titled_table
 from tracelens.report.table import Column
 from tracelens.results import CallsPerStep, Traffic
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, format_bytes, format_rate, format_time
+from tracelens.units import UNKNOWN, at_least, format_bytes, format_rate, format_time
 
 K = TypeVar("K", bound=Hashable)
 
@@ -99,10 +99,10 @@ def _cells(label: str, row: Traffic) -> list[str]:
         row.dtype or UNKNOWN,
         _PHASES[row.phase],
         format_calls(row.calls_per_step),
-        format_bytes(row.payload_bytes_per_step),
-        format_bytes(row.wire_bytes_per_step),
+        at_least(format_bytes(row.payload_bytes_per_step), partial=row.lacks_payload),
+        at_least(format_bytes(row.wire_bytes_per_step), partial=row.lacks_bytes),
         _format_busy(row),
-        format_time(row.exposed_ns_per_step),
+        at_least(format_time(row.exposed_ns_per_step), partial=row.lacks_time),
         format_rate(row.busbw_bytes_per_s),
     ]
 
@@ -111,7 +111,7 @@ def _format_busy(row: Traffic) -> str:
     """The busy time; `shared` where the kernels carry other calls too, and their time stands there."""
     if row.busy_ns_per_step is None and row.calls_with_time:
         return "shared"
-    return format_time(row.busy_ns_per_step)
+    return at_least(format_time(row.busy_ns_per_step), partial=row.lacks_time)
 
 
 def format_calls(calls: CallsPerStep) -> str:

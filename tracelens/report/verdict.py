@@ -8,7 +8,7 @@ import msgspec
 
 from tracelens.compared import Comparison, RunComparison
 from tracelens.errors import Severity
-from tracelens.report.comparison import percent_down
+from tracelens.report.comparison import percent_down, what_is_compared
 from tracelens.report.document import Document
 from tracelens.report.lines import plural
 
@@ -59,4 +59,5 @@ def _count(document: Document, severity: Severity) -> int:
 def _compared(comparison: Comparison | RunComparison) -> str:
     side = "inside" if comparison.inside_tolerance else "outside"
     what = "explained" if isinstance(comparison, Comparison) else "unchanged"
-    return f"{percent_down(comparison.explained_bytes_fraction)} of the bytes {what}, {side} the tolerance"
+    known = what_is_compared(comparison)
+    return f"{percent_down(comparison.explained_bytes_fraction)} of the {known} {what}, {side} the tolerance"

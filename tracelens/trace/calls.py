@@ -102,7 +102,7 @@ def _payload(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_SHAPE = ("primitive", "group", "group_size", "payload_elements", "payload_bytes", "in_splits")
+_SHAPE = ("primitive", "group", "group_size", "payload_elements", "out_elements", "payload_bytes", "in_splits")
 
 
 def _distinct_shapes(calls: pl.DataFrame) -> pl.DataFrame:
@@ -111,26 +111,30 @@ def _distinct_shapes(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _wire(row: dict[str, object], group: LocalGroup | None, rank: int | None) -> float | None:
     payload, size = row["payload_bytes"], row["group_size"]
+    if payload == 0:
+        return 0.0
     if not isinstance(payload, int) or not isinstance(size, int):
         return None
     primitive = Primitive(str(row["primitive"]))
     splits = row["in_splits"]
     if primitive is P.all_to_all and isinstance(splits, str) and parse_splits(splits)[0]:
         return _uneven_wire(splits, payload, size, None if group is None else local_rank(group, rank))
+    if primitive is P.all_to_all and size > 1 and row["payload_elements"] != row["out_elements"]:
+        return None  # equal splits give as much as they take; how much of these the rank keeps is not told
     return wire_bytes(primitive, size, payload)
 
 
 def _uneven_wire(splits: str, payload: int, size: int, own: int | None) -> float | None:
     """All that is sent but the part that the rank keeps; splits are rows of equal width (or elements).
 
-    Where the list is cut or the own place unknown, the own part is taken to be the mean one: `is_estimated`.
+    None where the list is cut or the own place unknown, for then so is that part.
     """
     listed, cut = parse_splits(splits)
     rows = sum(listed)
     if payload == 0 or size <= 1:
         return 0.0
     if cut or own is None or own >= len(listed) or rows == 0:
-        return wire_bytes(P.all_to_all, size, payload)
+        return None
     return payload - payload * listed[own] / rows
 
 

@@ -30,6 +30,9 @@ class Codes(dict[Any, int]):
         return code
 
 
+PROFILER_STEP = "ProfilerStep#"
+"""Begins the name of a step of the profiler; its number follows."""
+
 CAPTURED_RECORD = "tracelens::record_param_comms"
 """What our own capture writes where PyTorch writes no record (docs/capture.md)."""
 
@@ -42,6 +45,7 @@ class CpuRole(IntEnum):
     collective = 2
     matmul = 3
     backward = 4
+    step = 5
 
 
 class _Roles(dict[Any, int]):
@@ -62,6 +66,8 @@ def _cpu_role(name: object) -> CpuRole:
         return CpuRole.collective
     if name in _MATMULS:
         return CpuRole.matmul
+    if name.startswith(PROFILER_STEP):
+        return CpuRole.step  # no annotation yet in 2021
     return CpuRole.backward if name.startswith("autograd::engine::evaluate_function") else CpuRole.skip
 
 
@@ -108,8 +114,8 @@ class Events:
         launches: runtime and driver calls with a correlation: name, start_ns, end_ns, thread, correlation.
         records: `record_param_comms`, or ours (`captured`): start_ns, end_ns, thread, the fields above, and the raw
             inputs as text.
-        operators: c10d operators and `nccl:` annotations: name, start_ns, end_ns, thread, external_id, input dims
-            and types as text.
+        operators: c10d operators, `nccl:` and `gloo:` annotations: name, start_ns, end_ns, thread, external_id, input
+            dims and types as text.
         products: matrix products: name, external_id, and dims, a code of `texts`.
         texts: code to text of input dims, which are few for many products.
         backward: what autograd evaluates: start_ns, end_ns, thread.
@@ -268,7 +274,7 @@ class Collector:
     def _take_annotations(self, events: list[AnyEvent]) -> None:
         events, columns = self._spans(events)
         self._tables["annotations"].put(columns, len(events))
-        named = [event for event in events if event.name is not None and event.name.startswith("nccl:")]
+        named = [event for event in events if event.name is not None and event.name.startswith(("nccl:", "gloo:"))]
         if named:
             self._take_operators(named)
 
@@ -309,6 +315,7 @@ _CPU_HANDLERS = {
     CpuRole.collective: Collector._take_operators,
     CpuRole.matmul: Collector._take_products,
     CpuRole.backward: Collector._take_backward,
+    CpuRole.step: Collector._take_annotations,
 }
 
 

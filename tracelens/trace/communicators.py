@@ -6,8 +6,12 @@ what goes in and out of gathers and scatters; where the whole trace has one comm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
+from tracelens.summary import LocalGroup
+from tracelens.topology import mesh_of
 from tracelens.trace.faults import Told
 from tracelens.trace.lookup import look_up
 
@@ -54,3 +58,44 @@ def name_by_stream(
         ).drop("stream"),
         told,
     )
+
+
+_GLOO = "gloo"
+
+
+def take_gloo_group(
+    calls: pl.DataFrame, configured: Sequence[LocalGroup], backend: str | None
+) -> tuple[pl.DataFrame, list[Told]]:
+    """Give calls on gloo the ranks of the job's groups where all have the same ones; else say that they have none.
+
+    Neither gloo nor its operators name a group, and they have no kernel whose stream could tell it.
+
+    Args:
+        calls: with `group_name`, `group_id`, `group_ranks`, `group_size`, `rank_start`, `rank_stride`.
+        configured: the groups of the trace head.
+        backend: of the job.
+
+    Returns:
+        The calls, and what was assumed.
+    """
+    nameless = pl.all_horizontal(pl.col("group_name", "group_id", "group_ranks", "group_size").is_null())
+    count = int(calls.select(nameless.sum()).item())
+    if backend != _GLOO or not count:
+        return calls, []
+    ranks = _ranks_of_all(configured)
+    mesh = None if ranks is None else mesh_of(ranks)
+    untimed = "how long they ran is in no number, for it is no time of a GPU"
+    if ranks is None or mesh is None or len(mesh) > 1:
+        return calls, [("group-unknown", f"gloo names no group: {count} calls stand without one; {untimed}")]
+    told = {"group_size": len(ranks), "rank_start": ranks[0], "rank_stride": mesh[0][1] if mesh else 1}
+    filled = [pl.when(nameless).then(value).otherwise(name).alias(name) for name, value in told.items()]
+    whose = f"all {len(ranks)} ranks that each of the {len(configured)} groups holds"
+    return calls.with_columns(filled), [
+        ("communicator-assumed", f"gloo names no group: {count} calls are taken for those of {whose}; {untimed}")
+    ]
+
+
+def _ranks_of_all(configured: Sequence[LocalGroup]) -> tuple[int, ...] | None:
+    """The ranks of every group; None where they differ, or are not known."""
+    ranks = {group.ranks for group in configured}
+    return next(iter(ranks)) or None if len(ranks) == 1 else None

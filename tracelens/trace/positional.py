@@ -29,6 +29,9 @@ _TYPES = {
     "c10::Float8_e4m3fn": "Float8_e4m3fn",
     "c10::Float8_e5m2": "Float8_e5m2",
 }
+_LARGER_OR_SMALLER = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+"""What comes out of these need not be what goes in."""
+
 _OUTPUT_FIRST = ("allgather_base", "reduce_scatter_base", "alltoall_base", "allgather_", "reduce_scatter_", "alltoall_")
 
 
@@ -39,7 +42,10 @@ def fill_positional(calls: pl.DataFrame) -> pl.DataFrame:
     """
     silent = pl.col("collective").is_null()
     whole = pl.Int64()
-    is_pair = pl.col("operator").str.contains("|".join(_OUTPUT_FIRST)).fill_null(value=False)
+    by_c10d = pl.col("operator").str.starts_with("c10d::") & ~pl.col("shapes_of_input")
+    is_pair = (by_c10d & pl.col("operator").str.contains("|".join(_OUTPUT_FIRST))).fill_null(value=False)
+    # annotations (`nccl:`, `gloo:`) hold what goes in, and nothing of what comes out
+    is_open = ~by_c10d.fill_null(value=False) & pl.col("primitive").is_in(_LARGER_OR_SMALLER)
     first = apply_once(pl.col("operator_dims"), lambda text: elements_of(text, 0), whole)
     second = apply_once(pl.col("operator_dims"), lambda text: elements_of(text, 1), whole)
     own = apply_once(pl.col("input_dims"), lambda text: elements_of(text, 0), whole)
@@ -47,7 +53,7 @@ def fill_positional(calls: pl.DataFrame) -> pl.DataFrame:
         in_elements=pl.coalesce("in_elements", "in_elements_2_2"),
         out_elements=pl.coalesce("out_elements", "out_elements_2_2"),
         told_in=pl.coalesce(own, pl.when(is_pair).then(second).otherwise(first)),
-        told_out=pl.when(is_pair).then(first).otherwise(pl.coalesce(own, first)),
+        told_out=pl.when(is_pair).then(first).when(~is_open).then(pl.coalesce(own, first)),
         told_type=pl.coalesce(
             apply_once(pl.col("input_types"), _first_dtype, pl.String()),
             apply_once(pl.col("operator_types"), _first_dtype, pl.String()),
@@ -69,6 +75,7 @@ def fill_positional(calls: pl.DataFrame) -> pl.DataFrame:
         "operator",
         "operator_dims",
         "operator_types",
+        "shapes_of_input",
         "in_elements_2_2",
         "out_elements_2_2",
     )

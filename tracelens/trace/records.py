@@ -2,19 +2,22 @@
 
 A call is a `record_param_comms` that is not a `wait`. Since PyTorch 2.2 the record says all; before, the c10d
 operator around it names the primitive and their inputs tell part of the sizes. Some operators (all-gathers until
-2.1, gloo's) have no record at all; then the operator itself is the call.
+2.1, gloo's) have no record at all; then the operator itself is the call. Where not even gloo's operators were
+recorded, what gloo itself ran is: its `gloo:` annotations lie on threads of its own, so that they can't be told from
+those of operators that are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import polars as pl
 
 from tracelens.collectives import NOT_CALLS, RECORD_PRIMITIVES, Primitive
 from tracelens.results import Evidence
 from tracelens.trace.lookup import apply_once, look_up
-from tracelens.trace.positional import fill_positional
+from tracelens.trace.positional import elements_of, fill_positional
 from tracelens.trace.tables import RECORD_FIELDS, SCHEMAS
 
 
@@ -24,6 +27,10 @@ def primitive_of(name: str | None) -> Primitive | None:
         return None
     bare = name.rpartition(":")[2].split(" ")[0].lower().removeprefix("all_reduce_")
     return RECORD_PRIMITIVES.get(bare) or RECORD_PRIMITIVES.get(bare.rstrip("_"))
+
+
+GLOO = "gloo:"
+"""Begins the name of what gloo ran, on a thread of its own."""
 
 
 def find_calls(records: pl.DataFrame, operators: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFrame, int]:
@@ -42,8 +49,14 @@ def find_calls(records: pl.DataFrame, operators: pl.DataFrame, names: Sequence[s
     identity = ["start_ns", "end_ns", "thread", "external_id", "collective"]
     unique = records.unique(identity, keep="first", maintain_order=True)
     spans = _spans_named(operators, names, "c10d::")
-    told = pl.concat([unique, _without_record(spans, unique)]).sort("start_ns", maintain_order=True)
+    bare = _without_record(spans, unique)
+    ran = _spans_named(operators, names, GLOO)
+    if bare.is_empty() and not unique["captured"].any():
+        spans = pl.concat([spans, ran]).sort("start_ns", maintain_order=True)
+        bare = _without_record(spans, unique)
+    told = pl.concat([unique, bare]).sort("start_ns", maintain_order=True)
     told = _with_annotation(_with_operator(told, spans), _spans_named(operators, names, "nccl:"))
+    told = _with_gloo(told, ran)
     spoken = pl.col("collective").str.to_lowercase()
     called = pl.coalesce(spoken, pl.col("operator"))
     calls = (
@@ -134,15 +147,61 @@ def _with_annotation(records: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame
         found, left_on="start_ns", right_on="span_start", by="thread", strategy="forward", check_sortedness=False
     )
     inside = pl.col("operator_end") <= pl.col("end_ns")
-    names = {"operator": "annotation", "operator_dims": "annotation_dims", "operator_types": "annotation_types"}
     silent = pl.col("collective").is_null() & inside
+    # c10d operators that take lists of tensors show no shape until 2.2: `[[], [], [], []]` of `TensorList`
+    shapeless = (~pl.col("operator_dims").str.contains(r"\d")).fill_null(value=True)
+    nameless = pl.col("operator").is_null()
     return joined.with_columns(
         pl.when(inside).then(pl.col("annotation")),
-        *[
-            pl.when(silent).then(pl.coalesce(told, name)).otherwise(pl.col(told)).alias(told)
-            for told, name in names.items()
-        ],
+        pl.when(silent & nameless).then("annotation").otherwise("operator").alias("operator"),
+        pl.when(silent & shapeless)
+        .then(pl.coalesce("annotation_dims", "operator_dims"))
+        .otherwise("operator_dims")
+        .alias("operator_dims"),
+        pl.when(silent & shapeless)
+        .then(pl.coalesce("annotation_types", "operator_types"))
+        .otherwise("operator_types")
+        .alias("operator_types"),
+        shapes_of_input=silent & shapeless,
     ).drop("span_start", "operator_end", "annotation_dims", "annotation_types")
+
+
+def _with_gloo(calls: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
+    """Give operators on lists of tensors the type that gloo shows of what it ran for them, in the order of issue.
+
+    Only where gloo ran as many of a kind as were issued, each of the elements of its operator.
+    """
+    bare = (
+        calls.with_row_index("row")
+        .filter(pl.col("collective").is_null() & pl.col("input_dims").is_null() & pl.col("annotation").is_null())
+        .filter(pl.col("operator").str.starts_with("c10d::"))
+        .select("row", "operator", "operator_dims")
+    )
+    if bare.is_empty() or ran.is_empty():
+        return calls
+    pairs = _in_order(bare).join(
+        _in_order(ran.select("operator", ran_dims="operator_dims", ran_types="operator_types")),
+        on=["primitive", "number"],
+        how="full",
+        coalesce=True,
+    )
+    elements = apply_once(pl.col("ran_dims"), partial(elements_of, position=0), pl.Int64())
+    told = [apply_once(pl.col("operator_dims"), partial(elements_of, position=at), pl.Int64()) for at in (0, 1)]
+    agrees = pl.any_horizontal(*(elements == own for own in told), ~pl.col("operator_dims").str.contains(r"\d"))
+    same = pl.col("row").is_not_null() & agrees.fill_null(value=False)
+    known = pairs.filter(same.all().over("primitive")).select("row", "ran_types")
+    return (
+        calls.with_row_index("row")
+        .join(known, on="row", how="left", maintain_order="left")
+        .with_columns(operator_types=pl.coalesce("ran_types", "operator_types"))
+        .drop("row", "ran_types")
+    )
+
+
+def _in_order(spans: pl.DataFrame) -> pl.DataFrame:
+    """With the primitive of the `operator`, and the number of the span among those of its primitive."""
+    named = spans.with_columns(primitive=apply_once(pl.col("operator"), primitive_of, pl.String())).drop("operator")
+    return named.with_columns(number=pl.int_range(pl.len()).over("primitive"))
 
 
 def calls_from_kernels(kernel_records: pl.DataFrame) -> pl.DataFrame:

@@ -11,10 +11,10 @@ import polars as pl
 
 from tracelens.results import Phase
 from tracelens.summary import StepSpan
-from tracelens.trace.columns import Events, GpuWork
+from tracelens.trace.columns import PROFILER_STEP, Events, GpuWork
 from tracelens.trace.nesting import find_innermost
 
-_PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)")
+_PROFILER_STEP = re.compile(rf"^{PROFILER_STEP}(\d+)")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#|optimizer_step|## optimizer ##|^optimizer\.step", re.IGNORECASE)
 _NOT_LABELS = re.compile(r"^(?:nccl:|gloo:|c10d|ProfilerStep#|PyTorch Profiler|tracelens::)|CompiledFxGraph|DataLoader")
 _AUTOGRAD_THREAD = "pt_autograd"
@@ -23,10 +23,12 @@ _AUTOGRAD_THREAD = "pt_autograd"
 def find_steps(events: Events) -> list[StepSpan]:
     """The profiler steps by time; without any, annotations that mark steps, else one step over the whole trace."""
     numbers = {code: int(m[1]) for code, name in enumerate(events.names) if (m := _PROFILER_STEP.match(name))}
+    ended = pl.col("end_ns").shift().over("name")
     rows = (
         events.annotations.filter(pl.col("name").is_in(list(numbers)))
-        .unique(["name", "start_ns"], keep="first")
         .sort("start_ns")
+        # one that is told as an operator and as an annotation is one step
+        .filter(ended.is_null() | (pl.col("start_ns") >= ended))
         .select("name", "start_ns", "end_ns")
         .iter_rows()
     )

@@ -14,8 +14,8 @@ from tracelens.results import Evidence
 from tracelens.summary import CALLS, KERNELS, LINKS, LocalGroup, RankSummary, StepSpan, SummaryHead
 from tracelens.trace import timeline
 from tracelens.trace.calls import size_calls
-from tracelens.trace.columns import Collector, Events
-from tracelens.trace.communicators import name_by_stream
+from tracelens.trace.columns import PROFILER_STEP, Collector, Events
+from tracelens.trace.communicators import name_by_stream, take_gloo_group
 from tracelens.trace.decode import Decoded, Reader
 from tracelens.trace.discover import rank_from_name
 from tracelens.trace.faults import Told, check_last_step, check_steps, drop_misplaced, refuse_merged
@@ -94,17 +94,20 @@ class _Summarizer:
         links = link_kernels(comm, calls)
         calls, told = name_by_stream(calls, comm, links, self.who.world_size)
         self._tell(told)
-        calls, groups = size_calls(
-            calls, configured_groups(self.who.head.distributed_info), self.who.rank, self.who.world_size
-        )
+        info = self.who.head.distributed_info
+        configured = configured_groups(info)
+        calls, told = take_gloo_group(calls, configured, None if info is None else info.backend)
+        self._tell(told)
+        calls, groups = size_calls(calls, configured, self.who.rank, self.who.world_size)
         calls = self._finish_calls(calls, comm, links, steps)
-        marked = any(name.startswith("ProfilerStep#") for name in events.names)
+        marked = any(name.startswith(PROFILER_STEP) for name in events.names)
         self._tell(check_steps(calls, steps, marked=marked))
         kernels, links = _finish_kernels(comm, links, calls, events)
         covered = timeline.union_of(timeline.computing(gpu, "start_ns", "end_ns"))
         comm_time = timeline.union_of(comm)
         budget = timeline.budget_steps(steps, comm_time, covered, timeline.union_of(timeline.moving(gpu)))
         self._tell(check_last_step(budget, steps))
+        budget = timeline.count_untimed(budget, steps, calls, kernels, None if info is None else info.backend)
         return RankSummary(
             head=self._head(gpu, steps, groups, comm_time, covered),
             calls=calls,

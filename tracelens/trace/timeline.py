@@ -9,6 +9,7 @@ import polars as pl
 
 from tracelens import intervals
 from tracelens.intervals import Intervals
+from tracelens.results import Evidence
 from tracelens.summary import BUDGET, COMPUTE, MATMULS, SEGMENTS, StepSpan
 from tracelens.trace.columns import Events, GpuWork
 
@@ -69,6 +70,35 @@ def budget_steps(steps: Sequence[StepSpan], comm: Intervals, compute: Intervals,
         parts = (intervals.clip(kind, *window) for kind in (comm, compute, memory))
         rows.append({"step": index, **_budget(window[1] - window[0], *parts)})
     return pl.DataFrame(rows, schema=BUDGET)
+
+
+def count_untimed(
+    budget: pl.DataFrame, steps: Sequence[StepSpan], calls: pl.DataFrame, kernels: pl.DataFrame, backend: str | None
+) -> pl.DataFrame:
+    """Add to each step how many of its calls have no kernel that could have been found.
+
+    A call among one rank needs none, nor does one without an element or one on gloo, which leaves no record where NCCL
+    does. A kernel that runs in the step and belongs to no known call is taken for that of one of them.
+
+    Args:
+        budget: as `budget_steps` gives it.
+        steps: of the trace.
+        calls: `summary.CALLS`.
+        kernels: `summary.KERNELS`.
+        backend: of the job.
+    """
+    is_recorded = pl.col("evidence") == Evidence.metadata.value
+    on_gpu = pl.lit(backend != "gloo") & (is_recorded | ~is_recorded.any())
+    is_alone, is_empty = pl.col("group_size") == 1, pl.col("payload_bytes") == 0
+    needs_none = pl.any_horizontal(is_alone, is_empty).fill_null(value=False)
+    missing = calls.filter((pl.col("kernels") == 0) & on_gpu & ~needs_none)["step"].value_counts()
+    missing_of = dict(missing.iter_rows())
+    begins = kernels.filter(pl.col("owner").is_null())["start_ns"].sort().to_numpy()
+    counted = []
+    for index in budget["step"]:
+        first, last = np.searchsorted(begins, [steps[index].gpu_start_ns, steps[index].gpu_end_ns])
+        counted.append(max(0, missing_of.get(index, 0) - int(last - first)))
+    return budget.with_columns(untimed_calls=pl.Series(counted, dtype=pl.Int64))
 
 
 def _budget(span: int, comm: Intervals, compute: Intervals, memory: Intervals) -> dict[str, int]:

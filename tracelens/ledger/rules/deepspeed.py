@@ -111,7 +111,8 @@ def _level_three(ready: list[Sized], layout: Layout) -> Iterator[Term]:
     small = [item for item in ready if item.elements <= options.persistence_threshold]
     for index, (elements, calls) in enumerate(_padded_each(large, layout)):
         payload = Payload(elements, layout.param_dtype)
-        yield _term(f"dp.parameter{index}.all_gather", AG, payload, calls * y.m, STAGE3_SOURCE)
+        fetched = _term(f"dp.parameter{index}.all_gather", AG, payload, calls * y.m, STAGE3_SOURCE)
+        yield replace(fetched, phase=Phase.forward)
     for index, (elements, calls) in enumerate(_padded_each(_released(large, layout), layout)):
         payload = Payload(elements, layout.param_dtype)
         name = f"dp.parameter{index}.all_gather_backward"

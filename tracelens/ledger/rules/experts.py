@@ -7,6 +7,7 @@ Sources: torchtitan `models/common/moe` and `distributed/expert_parallel.py` (Al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import comb
 
 from tracelens.collectives import Primitive
@@ -41,10 +42,12 @@ def list_all_to_all_terms(layout: Layout, dtype: str, *, backward: bool = True) 
     again = 1 if layout.recompute is Recompute.full else 0
     if layout.capacity_factor is None:
         yield _term("ep.counts", y.E, "int64", (1 + again) * forwards, Phase.forward)
-    yield _term("ep.tokens.forward", routed_elements(layout), dtype, 2 * forwards, Phase.forward)
+    passes = [("forward", 2 * forwards, Phase.forward)]
     if backward:
-        calls = (2 + 2 * again) * forwards
-        yield _term("ep.tokens.backward", routed_elements(layout), dtype, calls, Phase.backward)
+        passes.append(("backward", (2 + 2 * again) * forwards, Phase.backward))
+    for name, calls, phase in passes:
+        term = _term(f"ep.tokens.{name}", routed_elements(layout), dtype, calls, phase)
+        yield replace(term, elements_vary=layout.capacity_factor is None)
 
 
 def _term(name: str, elements: Expr, dtype: str, calls: Expr, phase: Phase) -> Term:
@@ -93,4 +96,5 @@ def list_deepep_terms(layout: Layout, sizes: Mapping[str, int], *, backward: boo
             phase=phase,
             source=DEEPEP_SOURCE,
             overlap=Overlap.partial,
+            elements_vary=True,
         )

@@ -30,7 +30,7 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[T
     """The terms of one pipeline rank."""
     sizes = bind_layout(model, layout)
     yield from megatron_tp.list_terms(model, layout, stage)
-    yield from megatron_cp.list_terms(layout, stage)
+    yield from megatron_cp.list_terms(model, layout, stage)
     yield from megatron_moe.list_terms(layout, stage, sizes)
     # blocking without interleaving; with it, isend and irecv run beside the next chunk
     yield from pipeline.list_terms(layout, stage, overlap=Overlap.yes if layout.vp > 1 else Overlap.partial)

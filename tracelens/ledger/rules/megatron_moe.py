@@ -6,6 +6,7 @@ Source: Megatron-LM core 0.18 `transformer/moe/token_dispatcher.py`, `router.py`
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tracelens.collectives import Primitive
 from tracelens.ledger import symbols as y
@@ -80,14 +81,21 @@ def _all_to_all(layout: Layout) -> Iterator[Term]:
     tokens = Payload(routed, layout.param_dtype)
     probabilities = Payload(routed / y.h, layout.megatron().router_dtype)
     counts = Payload(y.e * y.etp * y.E, "int64")
+    dropless = layout.capacity_factor is None
     for name, phase in _passes(layout):
-        if name != "backward" and layout.capacity_factor is None:
+        if name != "backward" and dropless:
             yield _term(f"counts.{name}", GroupKind.etp_ep, AG, counts, y.m, phase)
-        if layout.ep > 1:
-            yield _term(f"tokens.{name}", GroupKind.ep, A2A, tokens, 2 * y.m, phase)
-            yield _term(f"probabilities.{name}", GroupKind.ep, A2A, probabilities, y.m, phase)
-        if layout.expert_tp > 1:
-            yield from _inside_experts(name, phase, tokens, probabilities)
+        for term in _routed(layout, name, phase, tokens, probabilities):
+            yield replace(term, elements_vary=dropless)
+
+
+def _routed(layout: Layout, name: str, phase: Phase, tokens: Payload, probabilities: Payload) -> Iterator[Term]:
+    """What travels as the router decides."""
+    if layout.ep > 1:
+        yield _term(f"tokens.{name}", GroupKind.ep, A2A, tokens, 2 * y.m, phase)
+        yield _term(f"probabilities.{name}", GroupKind.ep, A2A, probabilities, y.m, phase)
+    if layout.expert_tp > 1:
+        yield from _inside_experts(name, phase, tokens, probabilities)
 
 
 def _inside_experts(name: str, phase: Phase, tokens: Payload, probabilities: Payload) -> Iterator[Term]:

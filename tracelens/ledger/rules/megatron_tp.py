@@ -1,7 +1,8 @@
 """Megatron-Core, tensor parallel: layers, embedding, head, loss, and the batch that one rank reads for all.
 
 Sources: Megatron-LM core 0.18, `tensor_parallel/layers.py` (`LinearWithGradAccumulationAndAsyncCommunication`),
-`tensor_parallel/mappings.py`, `tensor_parallel/cross_entropy.py`, `training/utils.py`
+`tensor_parallel/mappings.py`, `tensor_parallel/cross_entropy.py`, `transformer/multi_latent_attention.py` (down
+projections whole on every rank, as `get_gpt_layer_with_transformer_engine_submodules` builds them), `training/utils.py`
 (`get_batch_on_this_tp_rank`), `distributed/finalize_model_grads.py`.
 """
 
@@ -14,7 +15,7 @@ from tracelens.collectives import Primitive
 from tracelens.ledger import symbols as y
 from tracelens.ledger.expressions import Expr, Number, add, to_expr
 from tracelens.ledger.layout import GroupKind, Layout, Recompute
-from tracelens.ledger.model import ModelSpec
+from tracelens.ledger.model import LatentAttention, ModelSpec
 from tracelens.ledger.parameters import Part, Split, Tensor, block_tensors, head_tensors
 from tracelens.ledger.results import Overlap
 from tracelens.ledger.rules.activations import ACTIVATION, TOKENS
@@ -23,6 +24,7 @@ from tracelens.ledger.terms import Payload, Term
 from tracelens.results import Phase
 
 SOURCE = "Megatron-Core tensor_parallel/layers.py LinearWithGradAccumulationAndAsyncCommunication"
+LATENT_SOURCE = "Megatron-Core transformer/multi_latent_attention.py MLASelfAttention.get_query_key_value_tensors"
 LOSS_SOURCE = "Megatron-Core tensor_parallel/cross_entropy.py"
 BATCH_SOURCE = "Megatron-LM training/utils.py get_batch_on_this_tp_rank"
 NORM_SOURCE = "Megatron-Core distributed/finalize_model_grads.py _allreduce_non_tensor_model_parallel_grads"
@@ -68,28 +70,59 @@ def _behind_gemm(term: Term) -> Term:
     return replace(term, overlap=Overlap.yes)
 
 
-def _pairs(model: ModelSpec) -> Expr:
-    """Column-row pairs on a pipeline rank: attention, and every feed-forward layer that tp cuts."""
+def _feed_forwards(model: ModelSpec) -> Expr:
+    """Feed-forward layers on a pipeline rank that tp cuts."""
     if model.moe is None:
-        return 2 * y.L_s
-    return y.L_s + y.L_d + (y.L_e if model.moe.shared_ffn else Number(0))
+        return y.L_s
+    return y.L_d + (y.L_e if model.moe.shared_ffn else Number(0))
 
 
 def _blocks(model: ModelSpec, layout: Layout) -> Iterator[Term]:
-    calls, activation = _pairs(model) * y.m, Payload(ACTIVATION, layout.param_dtype)
+    """Column-row pairs: a feed-forward layer is one, and so is attention, but for the inputs of latent attention."""
+    outputs = (y.L_s + _feed_forwards(model)) * y.m
+    from_latents = model.latent is not None and model.latent.q_rank is not None
+    inputs = _feed_forwards(model) * y.m if from_latents else outputs
+    activation = Payload(ACTIVATION, layout.param_dtype)
+    yield from _outputs_and_inputs("blocks", activation, outputs, inputs, layout)
+    if model.latent is not None:
+        yield from _latent_attention(model.latent, layout)
+
+
+def _outputs_and_inputs(name: str, activation: Payload, outputs: Expr, inputs: Expr, layout: Layout) -> Iterator[Term]:
+    """What row-parallel layers sum up and column-parallel layers are given, in calls of one size."""
     again = 1 if layout.recompute is Recompute.full else 0
     if not layout.has_sequence_parallel:
-        yield _term("blocks.forward", AR, activation, calls, FORWARD)
-        yield _term("blocks.recompute", AR, activation, again * calls, BACKWARD)
-        yield _behind_gemm(_term("blocks.input_gradient", AR, activation, calls, BACKWARD))
+        yield _term(f"{name}.forward", AR, activation, outputs, FORWARD)
+        yield _term(f"{name}.recompute", AR, activation, again * outputs, BACKWARD)
+        yield _behind_gemm(_term(f"{name}.input_gradient", AR, activation, inputs, BACKWARD))
         return
-    for primitive in (AG, RS):
-        yield _term("blocks.forward", primitive, activation, calls, FORWARD)
-        yield _term("blocks.recompute", primitive, activation, again * calls, BACKWARD)
-    yield _term("blocks.output_gradient", AG, activation, calls, BACKWARD)
+    for primitive, calls in ((AG, inputs), (RS, outputs)):
+        yield _term(f"{name}.forward", primitive, activation, calls, FORWARD)
+        yield _term(f"{name}.recompute", primitive, activation, again * calls, BACKWARD)
+    yield _term(f"{name}.output_gradient", AG, activation, outputs, BACKWARD)
     # the input was saved cut along the sequence, so the weight gradient needs it gathered once more
-    yield _behind_gemm(_term("blocks.saved_input", AG, activation, calls, BACKWARD))
-    yield _behind_gemm(_term("blocks.input_gradient", RS, activation, calls, BACKWARD))
+    yield _behind_gemm(_term(f"{name}.saved_input", AG, activation, inputs, BACKWARD))
+    yield _behind_gemm(_term(f"{name}.input_gradient", RS, activation, inputs, BACKWARD))
+
+
+def _latent_attention(latent: LatentAttention, layout: Layout) -> Iterator[Term]:
+    """Every rank projects its slice of the sequence down; the latents are what column-parallel up-projections get.
+
+    Keys' rotary part has no up-projection and is gathered as it is. Without sequence parallelism every rank projects
+    the whole sequence, so only the gradients of the latents travel.
+    """
+    calls = y.L_s * y.m
+    widths = [("q_latent", y.q_rank)] if latent.q_rank is not None else []
+    for name, width in [*widths, ("kv_latent", y.kv_rank)]:
+        payload = Payload(TOKENS * width, layout.param_dtype)
+        for term in _outputs_and_inputs(name, payload, Number(0), calls, layout):
+            yield replace(term, source=LATENT_SOURCE)
+    if layout.has_sequence_parallel:
+        rotary = Payload(TOKENS * y.d_rope, layout.param_dtype)
+        again = 1 if layout.recompute is Recompute.full else 0
+        yield _term("k_rotary.forward", AG, rotary, calls, FORWARD, LATENT_SOURCE)
+        yield _term("k_rotary.recompute", AG, rotary, again * calls, BACKWARD, LATENT_SOURCE)
+        yield _term("k_rotary.gradient", RS, rotary, calls, BACKWARD, LATENT_SOURCE)
 
 
 def _ends(layout: Layout, stage: StagePlan) -> Iterator[Term]:

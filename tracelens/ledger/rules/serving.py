@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tracelens.collectives import Primitive
 from tracelens.ledger import symbols as y
@@ -38,7 +39,8 @@ def list_terms(model: ModelSpec, layout: Layout, stage: StagePlan) -> Iterator[T
             yield _term("tp.logits", GroupKind.tp, Primitive.all_gather, logits, y.m)
     if layout.ep > 1 and stage.moe_layers:
         routed = Payload(ACTIVATION / y.t * y.k, layout.param_dtype)
-        yield _term("ep.tokens", GroupKind.ep, Primitive.all_to_all, routed, 2 * y.L_e * y.m)
+        term = _term("ep.tokens", GroupKind.ep, Primitive.all_to_all, routed, 2 * y.L_e * y.m)
+        yield replace(term, elements_vary=True)
     if layout.pp > 1:
         # hidden states and the residual beside them
         messages = (

@@ -8,6 +8,7 @@ layers evenly even where that gives no whole number, names links after axes, and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tracelens.collectives import Primitive
 from tracelens.ledger import symbols as y
@@ -46,7 +47,8 @@ def list_terms(model: ModelSpec, layout: Layout) -> Iterator[Term]:
         capacity = Number(layout.capacity_factor or 1.0)
         routed = ACTIVATION * y.k * capacity
         calls = 4 * LAYERS * y.m
-        yield _term("ep.tokens", GroupKind.ep, Primitive.all_to_all, routed, calls, Overlap.partial)
+        term = _term("ep.tokens", GroupKind.ep, Primitive.all_to_all, routed, calls, Overlap.partial)
+        yield replace(term, elements_vary=layout.capacity_factor is None)
 
 
 def _term(
