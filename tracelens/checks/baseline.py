@@ -19,6 +19,8 @@ SCHEMA_VERSION = 1
 PARTS = ("step_time", "exposed_comm", "idle")
 """Parts of the step that are held against limits."""
 
+_OF_COMMUNICATION = ("exposed_comm", "comm_overlap_pct")
+
 _AGAIN = "write it again with `tracelens baseline update PATH -o FILE`"
 
 
@@ -145,7 +147,14 @@ def share_of_step(measurement: Measurement, name: str) -> float | None:
     return sum(spent) / sum(spans) if sum(spans) else None
 
 
+def is_lower_bound(measurement: Measurement, name: str) -> bool:
+    """Whether calls without a kernel leave open how long a part of the time is: no run could be held against it."""
+    return name in _OF_COMMUNICATION and any(row.untimed_calls for row in measurement.time)
+
+
 def _part(measurements: Sequence[Measurement], name: str) -> BaselineTime | None:
+    if any(is_lower_bound(one, name) for one in measurements):
+        return None
     runs = [values for one in measurements if (values := part_of_steps(one, name))]
     if not runs:
         return None

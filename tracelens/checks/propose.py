@@ -7,7 +7,7 @@ from math import ceil
 
 import msgspec
 
-from tracelens.checks.baseline import Baseline, part_of_steps, share_of_step
+from tracelens.checks.baseline import Baseline, is_lower_bound, part_of_steps, share_of_step
 from tracelens.checks.policy import Expect, Limits, Policy, Reference, TimeLimits
 from tracelens.comparison.runs import deviation
 from tracelens.results import Inference, Measurement
@@ -71,6 +71,8 @@ def _share(measurements: Sequence[Measurement], name: str) -> float | None:
         for part, span in zip(part_of_steps(one, name), part_of_steps(one, "step_time"), strict=True)
         if span
     ]
+    if any(is_lower_bound(one, name) for one in measurements):
+        return None
     means = [share for one in measurements if (share := share_of_step(one, name)) is not None]
     if not means:
         return None
