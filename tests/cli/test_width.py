@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from tracelens.cli.main import main
+from tracelens.ledger.layout import Framework
 from tracelens.report.table import WIDTH
 
 Captured = pytest.CaptureFixture[str]
@@ -19,7 +20,7 @@ LAYOUTS = ("mg_pp4_1f1b_tp2", "mg_tp4sp_dp2", "hsdp_4x16", "fsdp2_8", "ep8_dropl
 
 def too_wide(capsys: Captured, *arguments: str | Path) -> list[str]:
     capsys.readouterr()
-    main([*map(str, arguments), "--no-progress"])
+    main([*map(str, arguments), *(() if arguments[0] == "predict" else ("--no-progress",))])
     return [line for line in capsys.readouterr().out.splitlines() if cell_len(line) > WIDTH]
 
 
@@ -37,3 +38,20 @@ def test_every_run_beside_every_other_fits(shared_traces: Path, tmp_path: Path, 
         assert too_wide(capsys, "analyze", saved[-1], "--explain", "--per-rank") == []
     for base, candidate in permutations(saved, 2):
         assert too_wide(capsys, "diff", base, "--against", candidate, "--per-rank") == []
+
+
+@pytest.mark.parametrize("framework", [*Framework])
+@pytest.mark.parametrize("model", ["llama3-405b", "gpt2", "deepseek-v3", "qwen3-235b-a22b"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ["--tp", "2", "--dp", "2", "--pp", "2"],
+        ["--tp", "4", "--dp", "64", "--pp", "4", "--cp", "2"],
+        ["--dp", "16", "--hsdp-shard", "4"],
+        ["--dp", "64", "--ep", "8"],
+    ],
+    ids="".join,
+)
+def test_the_ledger_of_every_layout_fits(framework: str, model: str, layout: list[str], capsys: Captured) -> None:
+    """Those that the framework can't have are refused; what is said then fits no matter what."""
+    assert too_wide(capsys, "predict", "--model", model, "--framework", framework, *layout) == []

@@ -1,24 +1,47 @@
-"""The ledger as text for people and as markdown for documents."""
+"""The ledger as text for people, within 100 columns, and as markdown for documents."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from tracelens.ledger.explain import Explanation
 from tracelens.ledger.layout import Framework, Layout
 from tracelens.ledger.results import Ledger, LedgerRow, Link, StageMemory, TimeEstimate
 from tracelens.ledger.symbols import MEANINGS
+from tracelens.units import format_bytes, format_percent, format_time
 from tracelens.units import format_bytes_two_decimals as size
-from tracelens.units import format_percent, format_time
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 ROW_HEADINGS = ("axis", "primitive", "dtype", "phase", "calls", "payload", "wire", "link", "overlap", "term")
+TEXT_HEADINGS = ("axis", "primitive", "dtype", "in", "calls", "payload", "wire", "link", "hides", "term")
+"""A phase is three letters, and a term is said without its primitive: `--explain` finds it by its beginning."""
 STAGE_HEADINGS = ("stage", "layers", "params", "state", "activations", "in flight", "nvlink", "ib")
 
 
 def render_text(ledger: Ledger, *, stage: int | None = None) -> str:
     """Aligned columns; the rows of the busiest pipeline rank unless another is asked for."""
     return "\n".join(_lines(ledger, stage, text_table, heading="{}", note="{}")) + "\n"
+
+
+def _text_cells(row: LedgerRow, told: Callable[[float], str]) -> Sequence[str]:
+    axis = row.axis if len(row.axis) <= _MOST_OF_AXIS else f"{row.axis[:7]}…{row.axis[7 - _MOST_OF_AXIS + 1 :]}"
+    return (
+        axis,
+        row.primitive,
+        row.dtype,
+        _PHASES.get(row.phase, row.phase),
+        _calls(row),
+        told(row.payload_bytes),
+        told(row.wire_bytes),
+        row.link,
+        "part" if row.overlap == "partial" else row.overlap,
+        row.term.partition(f".{row.primitive}")[0],
+    )
+
+
+_MOST_OF_AXIS = 12
+_PHASES = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
 def render_markdown(ledger: Ledger, *, stage: int | None = None) -> str:
@@ -29,16 +52,27 @@ def render_markdown(ledger: Ledger, *, stage: int | None = None) -> str:
 def _lines(ledger: Ledger, stage: int | None, table: Table, *, heading: str, note: str) -> list[str]:
     shown = ledger.busiest_stage if stage is None else stage
     rows = ledger.rows_of_stage(shown)
-    lines = [heading.format(describe_layout(ledger)), "", *_memory(ledger, table), ""]
+    told = describe_layout(ledger)
+    if table is text_table:
+        told = textwrap.fill(told, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    lines = [heading.format(told), "", *_memory(ledger, table), ""]
     title = "traffic per GPU and step"
     if ledger.layout.pp > 1 and shown is not None:
         title += f", stage {shown}" + ("" if stage is not None else " (the one that sends most)")
-    lines += [heading.format(title), "", table(ROW_HEADINGS, map(_row_cells, rows)), "", _totals(rows)]
+    lines += [heading.format(title), "", _traffic(ledger, rows, table), "", _totals(rows)]
     if ledger.time is not None:
         lines += ["", heading.format("time"), "", *_time(ledger.time, table)]
     if ledger.layout.framework is Framework.textbook:
         lines += ["", note.format("the article's arithmetic; practice differs, see docs/article.md")]
     return lines
+
+
+def _traffic(ledger: Ledger, rows: Sequence[LedgerRow], table: Table) -> str:
+    if table is not text_table:
+        return table(ROW_HEADINGS, map(_row_cells, rows))
+    # the article prints two decimals
+    told = size if ledger.layout.framework is Framework.textbook else format_bytes
+    return table(TEXT_HEADINGS, (_text_cells(row, told) for row in rows))
 
 
 def describe_layout(ledger: Ledger) -> str:
@@ -106,13 +140,17 @@ def _row_cells(row: LedgerRow) -> Sequence[str]:
         row.primitive,
         row.dtype,
         row.phase,
-        f"{row.calls:g}" if isinstance(row.calls, float) else f"{row.calls:,}",
+        _calls(row),
         size(row.payload_bytes),
         size(row.wire_bytes),
         row.link,
         row.overlap,
         row.term,
     )
+
+
+def _calls(row: LedgerRow) -> str:
+    return f"{row.calls:g}" if isinstance(row.calls, float) else f"{row.calls:,}"
 
 
 def _sent(rows: Iterable[LedgerRow], link: Link) -> float:
@@ -174,16 +212,18 @@ def _steps(*forms: str) -> str:
     return "\n            = ".join(dict.fromkeys(forms))
 
 
+_WIDTH = 100
 _NUMERIC = frozenset({"calls", "payload", "wire", "layers", "params", "state", "activations", "in flight"})
 _RIGHT = _NUMERIC | {"nvlink", "ib", "on the link", "exposed"}
 
 
 def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns two blanks apart, numbers to the right."""
+    """Columns two blanks apart, or one where two do not fit; numbers to the right."""
     grid = [list(headings), *(list(row) for row in rows)]
     widths = [max(len(row[column]) for row in grid) for column in range(len(headings))]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
     lines = (
-        "  ".join(
+        gap.join(
             cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
             for cell, width, heading in zip(row, widths, headings, strict=True)
         ).rstrip()
