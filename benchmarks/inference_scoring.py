@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tracelens.results import Inference
+from tracelens.inferred import Inference
 
 FIELDS = (
     "world_size",

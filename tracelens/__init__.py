@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from tracelens.comparison.compare import Expectation, compare
     from tracelens.errors import TraceLensError
     from tracelens.inference.infer import infer
+    from tracelens.inferred import Inference
     from tracelens.ledger.layout import Layout
     from tracelens.ledger.model import ModelSpec
     from tracelens.ledger.model_source import load_model
     from tracelens.ledger.predict import predict
     from tracelens.ledger.results import Ledger
     from tracelens.measurement.measure import measure
-    from tracelens.results import Inference, Measurement
+    from tracelens.results import Measurement
     from tracelens.summary import RankSummary
     from tracelens.trace.summarize import summarize
 
@@ -47,7 +48,7 @@ __all__ = [
 _HOMES = {
     "Comparison": "tracelens.compared",
     "Expectation": "tracelens.comparison.compare",
-    "Inference": "tracelens.results",
+    "Inference": "tracelens.inferred",
     "Layout": "tracelens.ledger.layout",
     "Ledger": "tracelens.ledger.results",
     "Measurement": "tracelens.results",

@@ -8,18 +8,9 @@ import msgspec
 
 from tests.report.build import MIB, MS, a_group, a_row, a_run, a_step, an_unsized_row, times_of
 from tracelens.collectives import Primitive
+from tracelens.inferred import Inference, InferredConfig
 from tracelens.many_ranks import LinkUse, Pipeline, PipelineRun, Routing, Stage
-from tracelens.results import (
-    CallsPerStep,
-    Coverage,
-    Group,
-    Inference,
-    InferredConfig,
-    Measurement,
-    Phase,
-    SizeRow,
-    Traffic,
-)
+from tracelens.results import CallsPerStep, Coverage, Group, Measurement, Phase, SizeRow, Traffic
 from tracelens.topology import Axis
 
 RANKS = tuple(range(8))

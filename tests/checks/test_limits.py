@@ -18,8 +18,9 @@ from tracelens.checks.policy import Expect, Level, Limits, OverlapLimits, Policy
 from tracelens.collectives import Primitive
 from tracelens.compared import Comparison
 from tracelens.errors import Severity
+from tracelens.inferred import Inference
 from tracelens.many_ranks import Cause, LastArrival, Skew
-from tracelens.results import Inference, Measurement, Overlap
+from tracelens.results import Measurement, Overlap
 from tracelens.topology import Axis
 
 

@@ -18,8 +18,8 @@ from tracelens.comparison.expectation import (
     read_captured,
 )
 from tracelens.errors import InputError
+from tracelens.inferred import InferredConfig
 from tracelens.report.saved import measurement_of
-from tracelens.results import InferredConfig
 from tracelens.summary import RankSummary
 
 SEEN = InferredConfig(

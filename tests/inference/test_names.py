@@ -12,7 +12,7 @@ from benchmarks.inference_noise import deal_names, describe
 from benchmarks.inference_scoring import Mark, Score
 from benchmarks.inference_tape import Tape
 from tracelens.inference.infer import infer
-from tracelens.results import Inference
+from tracelens.inferred import Inference
 
 SCHEDULES = written()
 LIE = "group-name-contradicted"

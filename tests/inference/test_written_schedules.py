@@ -10,7 +10,7 @@ from benchmarks.inference_megatron import Megatron, deepspeed, dualpipe, serving
 from benchmarks.inference_scoring import Mark, Score
 from benchmarks.inference_tape import Tape
 from tracelens.inference.infer import infer
-from tracelens.results import Inference
+from tracelens.inferred import Inference
 
 SCHEDULES = written()
 

@@ -6,9 +6,10 @@ import pytest
 
 from tests.report.build import a_document, a_group, a_row, a_run
 from tracelens.collectives import Primitive
+from tracelens.inferred import InferredAxis
 from tracelens.measurement.axes import label_groups
 from tracelens.report.saved import measurement_of
-from tracelens.results import Group, InferredAxis
+from tracelens.results import Group
 from tracelens.topology import Axis
 
 TP = InferredAxis(name=Axis.tp, size=2, stride=1)

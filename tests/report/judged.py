@@ -21,19 +21,10 @@ from tracelens.compared import (
     Verdict,
 )
 from tracelens.errors import Severity
+from tracelens.inferred import FieldEvidence, Inference, InferredConfig, PrimitiveShare
 from tracelens.many_ranks import Dilation, Pipeline, Routing
 from tracelens.report.document import Document
-from tracelens.results import (
-    CallsPerStep,
-    FieldEvidence,
-    Finding,
-    Inference,
-    InferredConfig,
-    Limit,
-    Phase,
-    PrimitiveShare,
-    SizeRow,
-)
+from tracelens.results import CallsPerStep, Finding, Limit, Phase, SizeRow
 from tracelens.topology import Axis
 
 T = TypeVar("T")

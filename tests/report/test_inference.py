@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tracelens.collectives import Primitive
+from tracelens.inferred import FieldEvidence, Inference, InferredConfig, PrimitiveShare
 from tracelens.report.inference import inference_lines
 from tracelens.report.table import WIDTH
-from tracelens.results import FieldEvidence, Inference, InferredConfig, PrimitiveShare
 
 FOUND = Inference(
     workload="training",

@@ -10,17 +10,7 @@ import msgspec
 
 from tracelens.capture.calls import Call, ProcessGroup
 from tracelens.collectives import DTYPES, Primitive
-from tracelens.results import (
-    CallsPerStep,
-    Coverage,
-    Evidence,
-    Group,
-    Measurement,
-    Phase,
-    RanksSource,
-    Run,
-    Traffic,
-)
+from tracelens.results import CallsPerStep, Coverage, Evidence, Group, Measurement, Phase, RanksSource, Run, Traffic
 from tracelens.topology import format_mesh, mesh_of
 
 

@@ -13,7 +13,8 @@ from tracelens.checks.judged import Judged, judge, not_checked
 from tracelens.checks.policy import Policy
 from tracelens.collectives import Primitive
 from tracelens.comparison.sizes import same_calls
-from tracelens.results import Finding, Inference
+from tracelens.inferred import Inference
+from tracelens.results import Finding
 from tracelens.topology import Axis
 from tracelens.units import format_bytes
 

@@ -9,8 +9,9 @@ from typing import Literal
 from tracelens.checks.codes import ABOUT, Code
 from tracelens.collectives import Primitive
 from tracelens.compared import Comparison
+from tracelens.inferred import Inference
 from tracelens.many_ranks import Skew
-from tracelens.results import Finding, Group, Inference, Measurement, SizeRow, Traffic
+from tracelens.results import Finding, Group, Measurement, SizeRow, Traffic
 from tracelens.topology import Axis
 
 _FLOATS = frozenset({"fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2"})

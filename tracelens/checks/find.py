@@ -21,7 +21,8 @@ from tracelens.checks.placement import (
 from tracelens.checks.waiting import find_large_bubble, find_slow_links, find_unequal_experts
 from tracelens.compared import Comparison
 from tracelens.errors import Severity
-from tracelens.results import Finding, Inference, Measurement
+from tracelens.inferred import Inference
+from tracelens.results import Finding, Measurement
 
 FINDERS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     find_tp_across_nodes,

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from tracelens.checks.codes import Code
 from tracelens.checks.facts import DATA_AXES, Facts, finding
 from tracelens.collectives import DTYPE_BYTES, Primitive
-from tracelens.results import Finding, InferredConfig, SizeRow, Traffic
+from tracelens.inferred import InferredConfig
+from tracelens.results import Finding, SizeRow, Traffic
 from tracelens.topology import Axis
 from tracelens.units import format_bytes, format_percent, format_time
 

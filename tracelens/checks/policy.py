@@ -13,7 +13,7 @@ import msgspec
 
 from tracelens.checks.codes import Code
 from tracelens.errors import InputError
-from tracelens.results import ContextKind, Recompute, Schedule, Sharding
+from tracelens.inferred import ContextKind, Recompute, Schedule, Sharding
 from tracelens.topology import Axis
 
 SCHEMA_VERSION = 1

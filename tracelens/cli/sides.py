@@ -14,9 +14,10 @@ from tracelens.compared import Comparison, RunComparison
 from tracelens.errors import UsageError
 from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
+from tracelens.inferred import Inference
 from tracelens.measurement.measure import measure
 from tracelens.report.saved import is_saved, load_document, measurement_of
-from tracelens.results import Inference, Measurement
+from tracelens.results import Measurement
 from tracelens.summary import RankSummary
 
 

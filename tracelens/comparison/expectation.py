@@ -8,9 +8,10 @@ from typing import Any, Literal
 import msgspec
 
 from tracelens.errors import InputError, TraceLensError
+from tracelens.inferred import InferredConfig
 from tracelens.ledger.huggingface import model_from_config
 from tracelens.ledger.model import ModelSpec
-from tracelens.results import InferredConfig, Measurement
+from tracelens.results import Measurement
 from tracelens.summary import RankSummary
 
 Origin = Literal["given", "metadata", "inferred"]

@@ -17,11 +17,12 @@ from tracelens.comparison.items import Unit, measured_units
 from tracelens.comparison.products import Block, Products, fit_blocks, read_products
 from tracelens.comparison.reasons import MOST_UNITS, best_alternative
 from tracelens.errors import TraceLensError, UsageError
+from tracelens.inferred import Inference
 from tracelens.ledger.layout import Framework, Layout, Schedule
 from tracelens.ledger.model import ModelSpec, Norm
 from tracelens.ledger.options import PLAIN, DDPOptions, NativeOptions
 from tracelens.ledger.predict import predict
-from tracelens.results import Inference, Measurement
+from tracelens.results import Measurement
 from tracelens.summary import RankSummary
 
 _HEAD_DIMS = (128, 64, 96, 80, 256, 32, 16, 8)

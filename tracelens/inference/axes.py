@@ -9,7 +9,8 @@ from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
 from tracelens.inference.job import Job, Sighting, main_kind
 from tracelens.inference.uses import UNDECIDED, Role, sizeable
-from tracelens.results import Finding, InferredAxis
+from tracelens.inferred import InferredAxis
+from tracelens.results import Finding
 from tracelens.topology import Axis
 
 DATA_ROLES = (Role.weights, Role.updates, Role.grads)

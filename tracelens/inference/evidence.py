@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracelens.results import FieldEvidence
+from tracelens.inferred import FieldEvidence
 
 DECIDED = 0.6
 """Below this a field is left open: what is said must be much more likely than not."""

@@ -12,7 +12,8 @@ from pathlib import PurePath
 
 from tracelens.errors import Severity
 from tracelens.inference.evidence import Case
-from tracelens.results import Finding, InferredAxis
+from tracelens.inferred import InferredAxis
+from tracelens.results import Finding
 from tracelens.summary import RankSummary
 from tracelens.topology import Axis
 

@@ -22,7 +22,7 @@ from tracelens.inference.sizes import find_sizes
 from tracelens.inference.tensor import find_tensor_habits
 from tracelens.inference.tokens import find_tokens
 from tracelens.inference.workload import find_workload, share_primitives
-from tracelens.results import Inference, InferredAxis, InferredConfig
+from tracelens.inferred import Inference, InferredAxis, InferredConfig
 from tracelens.summary import RankSummary
 
 FIELDS: tuple[str, ...] = InferredConfig.__struct_fields__

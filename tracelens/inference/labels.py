@@ -10,9 +10,10 @@ import msgspec
 from tracelens.collectives import Primitive
 from tracelens.inference.infer import Reasoning
 from tracelens.inference.uses import Role, Use
+from tracelens.inferred import Inference
 from tracelens.measurement.axes import label_groups
 from tracelens.measurement.routing import keep_groups
-from tracelens.results import Group, Inference, Measurement, Phase, Traffic
+from tracelens.results import Group, Measurement, Phase, Traffic
 from tracelens.topology import Axis
 
 _PLAIN: dict[Role, Axis] = {

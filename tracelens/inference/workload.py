@@ -11,7 +11,8 @@ from tracelens.collectives import DTYPE_BYTES, Primitive, wire_bytes
 from tracelens.inference.job import Job
 from tracelens.inference.observations import Call, RankView
 from tracelens.inference.uses import Role, matmul_between
-from tracelens.results import Inference, Measurement, PrimitiveShare, Workload
+from tracelens.inferred import Inference, PrimitiveShare, Workload
+from tracelens.results import Measurement
 
 P = Primitive
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tracelens.results import Group, InferredAxis, Measurement
+from tracelens.inferred import InferredAxis
+from tracelens.results import Group, Measurement
 from tracelens.topology import Axis, Mesh
 
 _DATA = {Axis.dp, Axis.dp_shard, Axis.dp_replicate}

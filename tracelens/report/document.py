@@ -6,20 +6,9 @@ import msgspec
 
 from tracelens import __version__
 from tracelens.compared import Comparison, RunComparison
+from tracelens.inferred import Inference
 from tracelens.many_ranks import Clock, Dilation, LinkUse, Pipeline, Routing, Skew
-from tracelens.results import (
-    Finding,
-    Group,
-    GroupTime,
-    Inference,
-    Limit,
-    Measurement,
-    Overlap,
-    Run,
-    SizeRow,
-    StepTime,
-    Traffic,
-)
+from tracelens.results import Finding, Group, GroupTime, Limit, Measurement, Overlap, Run, SizeRow, StepTime, Traffic
 
 SCHEMA_VERSION = 1
 

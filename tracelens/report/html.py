@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tracelens.compared import Comparison, ComparisonRow, RunComparison
+from tracelens.inferred import Inference
 from tracelens.report import charts, charts_ranks, charts_time, sections, sections_compared, sections_ranks
 from tracelens.report.comparison import percent_down, percent_up
 from tracelens.report.document import Document
@@ -20,7 +21,6 @@ from tracelens.report.tiles import make_tiles
 from tracelens.report.timeline import StepTimeline
 from tracelens.report.verdict import summarize_verdict
 from tracelens.report.waiting import dilation_lines, routing_lines
-from tracelens.results import Inference
 from tracelens.units import UNKNOWN, format_percent
 
 _PIPELINES, _MOST_VALUES, _MOST_DIFFERENCES = 2, 6, 12

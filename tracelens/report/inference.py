@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from tracelens.inferred import Inference, InferredConfig
 from tracelens.report.lines import PLAIN, TITLE, Line, note, remark, titled_table
 from tracelens.report.table import WIDTH, Column, printable
-from tracelens.results import Inference, InferredConfig
 from tracelens.units import UNKNOWN
 
 _COLUMNS = [
