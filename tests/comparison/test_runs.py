@@ -10,7 +10,9 @@ import pytest
 from tests.report.build import MIB, MS, a_group, a_row, a_run, a_step, an_unsized_row
 from tracelens.collectives import Primitive
 from tracelens.compared import RunRow, TimeVerdict, Verdict
-from tracelens.comparison.runs import bucket_of, compare_runs, judge_time
+from tracelens.comparison.kinds import bucket_of
+from tracelens.comparison.runs import compare_runs
+from tracelens.comparison.step_times import judge_time
 from tracelens.errors import InputError
 from tracelens.results import CallsPerStep, Measurement, Phase, SizeRow
 

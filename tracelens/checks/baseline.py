@@ -10,7 +10,8 @@ import msgspec
 
 from tracelens import __version__
 from tracelens.collectives import Primitive
-from tracelens.comparison.runs import METRICS, deviation, means_by_step, sum_kinds
+from tracelens.comparison.kinds import sum_kinds
+from tracelens.comparison.step_times import METRICS, deviation, means_by_step
 from tracelens.errors import InputError
 from tracelens.results import Measurement
 from tracelens.topology import Axis

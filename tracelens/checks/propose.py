@@ -9,7 +9,7 @@ import msgspec
 
 from tracelens.checks.baseline import Baseline, is_lower_bound, part_of_steps, share_of_step
 from tracelens.checks.policy import Expect, Limits, Policy, Reference, TimeLimits
-from tracelens.comparison.runs import deviation
+from tracelens.comparison.step_times import deviation
 from tracelens.inferred import Inference
 from tracelens.results import Measurement
 from tracelens.topology import Axis
