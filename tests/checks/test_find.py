@@ -17,7 +17,7 @@ from tracelens.checks.codes import ABOUT, Code
 from tracelens.checks.find import FINDERS, find
 from tracelens.collectives import Primitive
 from tracelens.many_ranks import Cause, LastArrival, Skew
-from tracelens.results import Finding, Measurement, Phase
+from tracelens.results import Evidence, Finding, Measurement, Phase
 from tracelens.topology import Axis
 
 
@@ -214,6 +214,15 @@ def test_splits_that_pytorch_cuts_are_judged_by_time() -> None:
     (finding,) = by_code(job(cut, groups=(jobs.EXPERTS,), run=a_run(RANKS, coverage=jobs.coverage())), "TL101")
     assert "after 30 ranks: judge it by time" in (finding.hint or "")
     assert "PyTorch 2.4" not in (finding.hint or "")
+
+
+def test_splits_that_no_record_holds_need_a_newer_pytorch_and_not_fewer_ranks() -> None:
+    # a trace of PyTorch 2.1 on 8 ranks: the operator shows how much goes and comes, and no record how it is split
+    unsplit = {"payload_bytes_per_step": MIB, "wire_bytes_per_step": None, "evidence": Evidence.cpu_record}
+    row = a_row(jobs.EXPERTS, Primitive.all_to_all, RANKS, **unsplit)
+    (finding,) = by_code(job(row, groups=(jobs.EXPERTS,), run=a_run(RANKS, coverage=jobs.coverage())), "TL101")
+    assert "PyTorch 2.4 or newer" in (finding.hint or "")
+    assert "30 ranks" not in (finding.hint or "")
 
 
 def test_slow_calls_of_one_rank_may_be_waiting_and_more_compute_is_not_asked_for() -> None:

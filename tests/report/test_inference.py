@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tracelens.collectives import Primitive
 from tracelens.inferred import FieldEvidence, Inference, InferredConfig, PrimitiveShare
 from tracelens.report.inference import inference_lines
@@ -29,6 +31,13 @@ FOUND = Inference(
 
 def _text(*, explain: bool = False) -> list[str]:
     return [line.text for line in inference_lines(FOUND, explain=explain)]
+
+
+def test_many_values_left_are_counted_and_few_are_listed() -> None:
+    some = msgspec.structs.replace(FOUND, undetermined={"tp": (1, 2, 4), "dp": tuple(range(1, 19))})
+    text = "\n".join(line.text for line in inference_lines(some))
+    assert "tp is open: 1 or 2 or 4" in text
+    assert "dp is open: one of 18 values from 1 to 18" in text
 
 
 def test_the_first_line_after_the_title_can_be_pasted() -> None:

@@ -8,7 +8,7 @@ from tracelens.checks.codes import ABOUT, Code
 from tracelens.checks.facts import Facts, finding
 from tracelens.collectives import Primitive
 from tracelens.errors import Severity
-from tracelens.results import Finding, SizeRow, Traffic
+from tracelens.results import Evidence, Finding, SizeRow, Traffic
 from tracelens.topology import Axis
 from tracelens.units import format_bytes, format_percent, format_time
 
@@ -160,7 +160,7 @@ def _how_to_size(rows: Sequence[Traffic], *, recorded: bool) -> str:
     unrecorded = any(row.kernel == _RECORDING for row in rows)
     told = []
     called = [row for row in rows if row.kernel is None]
-    cut = [row for row in called if row.primitive is Primitive.all_to_all and row.dtype is not None]
+    cut = [row for row in called if row.primitive is Primitive.all_to_all and row.evidence is Evidence.metadata]
     if len(called) > len(cut):
         told.append("record with PyTorch 2.4 or newer, whose records tell group, dtype and elements")
     if cut:

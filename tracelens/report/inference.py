@@ -20,6 +20,7 @@ _COLUMNS = [
 _FOLLOWS = frozenset({"param_shard_degree", "grad_shard_degree", "optim_shard_degree", "world_size"})
 """Fields that follow from others: shown with --explain."""
 _LEAST_EVIDENCE = 30
+_MOST_CHOICES = 8
 _BETWEEN = 8
 """Indent and gaps of the table."""
 
@@ -89,6 +90,8 @@ def _word(value: Any) -> str:
 
 
 def _choices(values: Sequence[Any]) -> str:
+    if len(values) > _MOST_CHOICES:
+        return f"one of {len(values)} values from {_word(values[0])} to {_word(values[-1])}"
     return " or ".join(_word(value) for value in values)
 
 
