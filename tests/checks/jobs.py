@@ -219,4 +219,9 @@ CASES: dict[str, tuple[Case, Case]] = {
         (job(gradients(SHARD), groups=(SHARD,), links=(link(0.2),)), NOTHING),
         (job(gradients(SHARD), groups=(SHARD,), links=(link(0.8), link(0.1, complete=False))), NOTHING),
     ),
+    "TL408": (
+        # 10 ms of every step are idle: a third of 30 ms, a tenth of 100
+        (job(time=tuple(a_step(rank, 3, compute=10, exposed=5) for rank in RANKS)), NOTHING),
+        (job(time=tuple(a_step(rank, 3) for rank in RANKS)), NOTHING),
+    ),
 }

@@ -42,6 +42,14 @@ def test_a_job_alike_without_the_fault_does_not(code: str) -> None:
     assert by_code(measurement, code, inference) == []
 
 
+def test_idle_time_is_told_of_marked_steps_alone_with_its_numbers() -> None:
+    steps = tuple(a_step(rank, 3, compute=10, exposed=5) for rank in RANKS)
+    (finding,) = by_code(job(time=steps), "TL408")
+    assert finding.message.startswith("33.3 % of the step is idle (10.0 ms of 30.0 ms)")
+    window = tuple(a_step(rank, None, compute=10, exposed=5) for rank in RANKS)
+    assert by_code(job(time=window), "TL408") == []
+
+
 def test_every_finder_has_a_case_here() -> None:
     assert len(FINDERS) == len(CASES)
 

@@ -18,7 +18,7 @@ from tracelens.checks.placement import (
     find_tp_across_nodes,
     find_unsized_traffic,
 )
-from tracelens.checks.waiting import find_large_bubble, find_slow_links, find_unequal_experts
+from tracelens.checks.waiting import find_idle, find_large_bubble, find_slow_links, find_unequal_experts
 from tracelens.compared import Comparison
 from tracelens.errors import Severity
 from tracelens.inferred import Inference
@@ -37,6 +37,7 @@ FINDERS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     find_missing_sequence_parallel,
     find_duplicated_groups,
     find_unsized_traffic,
+    find_idle,
 )
 """The more a finding knows of a cause, the sooner it may claim exposed time."""
 

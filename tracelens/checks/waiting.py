@@ -1,4 +1,4 @@
-"""Findings about waiting and links: bubbles, experts, bandwidth. They need several ranks."""
+"""Findings about waiting: bubbles, experts and bandwidth, which need several ranks, and idle GPUs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ IMBALANCED = 1.3
 SLOW_LINK = 0.5
 """Share of the line rate; large calls of NCCL reach about 0.8."""
 LARGE_BYTES = 16 << 20
+LARGE_IDLE = 0.25
+"""Part of the step; launch gaps of a healthy job are a few percent."""
 
 
 def find_large_bubble(facts: Facts) -> Iterator[Finding]:
@@ -113,4 +115,25 @@ def find_slow_links(facts: Facts) -> Iterator[Finding]:
         unit="fraction",
         claimed_ns=facts.claims.take(rows, at_most=lost),
         coverage=f"{worst.calls} calls",
+    )
+
+
+def find_idle(facts: Facts) -> Iterator[Finding]:
+    """Steps in which nothing runs on the GPU for a large part of the time."""
+    steps = [row for row in facts.measurement.time if row.step is not None and row.span_ns]
+    if not steps:
+        return  # a window without steps holds whatever was recorded around the work
+    idle, span = sum(row.idle_ns for row in steps), sum(row.span_ns for row in steps)
+    if idle < LARGE_IDLE * span:
+        return
+    yield finding(
+        Code.idle_time,
+        f"{format_percent(idle / span)} of the step is idle ({format_time(idle / len(steps))} of "
+        f"{format_time(span / len(steps))}): neither compute nor communication nor copies run on the GPU",
+        hint="look for launch overhead (CUDA graphs, torch.compile), the data loader and host synchronisation; a "
+        "profiler that records stacks and shapes adds to it",
+        measured=idle / span,
+        limit=LARGE_IDLE,
+        unit="fraction",
+        coverage=f"{len({row.step for row in steps})} steps, {len({row.rank for row in steps})} ranks",
     )
