@@ -109,6 +109,9 @@ def _decide_full(job: Job, case: Case, data: DataParallel, chosen: Sighting) -> 
         case.decide("sharding", "zero1", 0.93, why)
         _degrees(case, 1, 1, degree)
         return
+    if any(c.elements is None for c in calls):
+        case.leave("sharding", ("zero1", "zero2", "zero3"), f"{told}: the sizes of some are not known")
+        return
     case.decide("sharding", "zero3", 0.93, f"{told}: parameters are sharded, gathered once and kept until backward")
     case.decide("reshard_after_forward", False, 0.93, f"{told}: no layer is gathered again")  # noqa: FBT003
     _degrees(case, degree, degree, degree)
@@ -153,7 +156,12 @@ def _is_bucketed(calls: Sequence[Call]) -> bool:
     named = [c.collective for c in calls if c.collective is not None]
     gathered = {c.elements for c in calls if c.primitive is P.all_gather}
     scattered = {c.elements for c in calls if c.primitive is P.reduce_scatter}
-    return bool(named) and all("coalesced" in name for name in named) and gathered == scattered
+    if not named or not all("coalesced" in name for name in named):
+        return False
+    if None in gathered | scattered:  # where sizes are missing, those that are known must not speak against it
+        known = gathered - {None}, scattered - {None}
+        return known[0] <= known[1] or known[1] <= known[0]
+    return gathered == scattered
 
 
 def _decide_updates(job: Job, case: Case, chosen: Sighting) -> None:
@@ -230,15 +238,17 @@ def _decide_dtype(case: Case, data: DataParallel) -> None:
         for c in s.use.calls:
             if c.primitive in _REDUCES and c.dtype in DTYPE_BYTES:
                 counted[c.dtype] += c.elements or 0
-    if not counted:
+    if not any(counted.values()):
         return
+    unsized = any(c.elements is None for s in data.shard for c in s.use.calls if c.primitive in _REDUCES)
+    what = "known elements" if unsized else "elements"
     (dtype, most), total = counted.most_common(1)[0], sum(counted.values())
     share = most / total
     shares = ", ".join(f"{dtype} {100 * count / total:.1f} %" for dtype, count in counted.most_common())
     if share >= _NEARLY_ALL:
-        case.decide("grad_dtype", dtype, 0.97, f"{most:,} of {total:,} elements of gradients are reduced in {dtype}")
+        case.decide("grad_dtype", dtype, 0.97, f"{most:,} of {total:,} {what} of gradients are reduced in {dtype}")
     elif share > _MOST:
-        why = f"{shares} of the elements of gradients"
+        why = f"{shares} of the {what} of gradients"
         case.decide("grad_dtype", dtype, min(share, _SURE_OF_A_MIX), why)
         case.object_to("grad_dtype", f"gradients are reduced in several dtypes: {shares} of their elements")
     else:

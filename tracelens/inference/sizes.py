@@ -231,6 +231,11 @@ def _decide_parameters(case: Case, data: DataParallel) -> None:
             totals[_parameters_of_units(s.use.calls, sharing or 1)] += 1
         else:
             totals[sum(c.elements or 0 for c in reduces)] += 1
+    unsized = sum(c.elements is None for s in data.shard for c in s.use.calls)
+    if unsized:
+        least = max(totals, default=0)
+        case.object_to("params_per_rank", f"{unsized} calls have no size: at least {least:,} elements")
+        return
     known = [total for total in totals if total]
     if not known or data.experts or (case.value("ep") or 1) > 1:
         return
