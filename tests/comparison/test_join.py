@@ -52,6 +52,16 @@ def test_a_kibibyte_is_always_forgiven() -> None:
     assert verdicts([item(wire_bytes=8.0)], [item(payload_bytes=2, wire_bytes=1000.0)]) == [Verdict.match]
 
 
+def test_calls_of_two_phases_are_two_things_and_not_one_that_differs() -> None:
+    # the gradients that a ledger expects in backward are not the norm that the optimizer sums
+    gradients = item(dtype="fp32", phase=Phase.backward, payload_bytes=10**8, calls=66.0, wire_bytes=10**10)
+    norm = item(dtype="fp32", phase=Phase.optimizer, payload_bytes=4, calls=1.0, wire_bytes=2000.0)
+    assert verdicts([gradients], [norm]) == [Verdict.absent, Verdict.unpredicted]
+    for unknown in (None, Phase.mixed):
+        norm_somewhere = item(dtype="fp32", phase=unknown, payload_bytes=4, calls=1.0, wire_bytes=2000.0)
+        assert verdicts([gradients], [norm_somewhere]) == [Verdict.less]
+
+
 def test_a_phase_that_the_trace_cannot_tell_does_not_part_equal_calls() -> None:
     predicted = [item(), item(phase=Phase.backward)]
     measured = [item(phase=Phase.mixed, calls=8.0, wire_bytes=140_000.0)]

@@ -22,6 +22,11 @@ from tracelens.topology import mesh_of
     [
         ("llama3-70b", {"tp": 3}, ["heads 64", "kv_heads 8", "tp 3"]),
         ("llama3-70b", {"tp": 16, "framework": "torchtitan"}, ["kv_heads 8 is no multiple of tp 16"]),
+        (
+            "llama3-8b",
+            {"tp": 2, "cp": 16, "cp_kind": "ulysses", "framework": "megatron"},
+            ["kv_heads 8 is no multiple of tp 2 · cp 16 = 32"],
+        ),
         ("llama3-70b", {"pp": 7}, ["layers 80", "pp 7", "vp 1"]),
         ("llama3-70b", {"pp": 8, "vp": 3, "num_microbatches": 8}, ["layers 80", "pp 8", "vp 3", "24"]),
         ("llama3-70b", {"cp": 3}, ["seq_len 8192", "cp 3"]),

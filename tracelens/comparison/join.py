@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tracelens.compared import Verdict
 from tracelens.comparison.items import Item
 from tracelens.comparison.sizes import differing_sizes, near_sizes, same_bytes, same_calls
+from tracelens.results import Phase
 
 Key = Callable[[Item], Hashable]
 Judge = Callable[[Sequence[Item], Sequence[Item], float], Verdict | None]
@@ -77,8 +78,8 @@ _OTHER_DTYPE_ON: tuple[Key, ...] = (
 _DIFFERENT_ON: tuple[Key, ...] = (
     lambda item: (item.mesh, item.primitive, item.dtype, item.phase, item.payload_bytes),
     lambda item: (item.mesh, item.primitive, item.dtype, item.phase),
-    lambda item: (item.mesh, item.primitive, item.dtype),
 )
+_ANY_PHASE: Key = _EQUAL_ON[3]
 _ALONE_ON: Key = _DIFFERENT_ON[1]
 
 
@@ -110,6 +111,7 @@ def _passes() -> Iterator[tuple[Key, Judge, bool]]:
     yield from ((key, _match, True) for key in _NEARLY_ON)
     yield from ((key, _other_dtype, False) for key in _OTHER_DTYPE_ON)
     yield from ((key, _difference, False) for key in _DIFFERENT_ON)
+    yield _ANY_PHASE, _difference_of_a_phase, False
 
 
 def _groups(
@@ -160,3 +162,11 @@ def _difference(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) 
     # as many calls and bytes, of other sizes: the size that is furthest off says it
     differing = differing_sizes(ours, theirs, tolerance)
     return Verdict.more if differing and differing[0].measured > differing[0].predicted else Verdict.less
+
+
+def _difference_of_a_phase(ours: Sequence[Item], theirs: Sequence[Item], tolerance: float) -> Verdict | None:
+    """A difference among calls of one phase, or of one that is not known; those of two phases are two things."""
+    before, after = ({None if item.phase is Phase.mixed else item.phase for item in side} for side in (ours, theirs))
+    if None in before | after or before & after:
+        return _difference(ours, theirs, tolerance)
+    return None

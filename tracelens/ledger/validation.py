@@ -122,6 +122,9 @@ def _heads(model: ModelSpec, layout: Layout) -> Iterator[str]:
         yield f"kv_heads {kv} is no multiple of tp {layout.tp}"
     if layout.cp > 1 and layout.kind_of_cp is CpKind.ulysses:
         yield from _indivisible("heads", model.heads, {"tp": layout.tp, "cp": layout.cp})
+        if layout.framework is Framework.megatron and model.latent is None:
+            # TransformerEngine asserts it of keys too (attention/dot_product_attention/context_parallel.py)
+            yield from _indivisible("kv_heads", max(kv, layout.tp), {"tp": layout.tp, "cp": layout.cp})
 
 
 def _widths(model: ModelSpec, layout: Layout) -> Iterator[str]:
