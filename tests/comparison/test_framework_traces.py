@@ -172,6 +172,17 @@ def test_what_nothing_known_explains_is_said_to_be_so(shared_traces: Path, hidde
     assert set(reasons) == {"no known alternative explains it"}
 
 
+def test_a_wrong_degree_is_not_explained_by_a_model_that_sends_less(shared_traces: Path) -> None:
+    # tp 2 · dp 4 instead of tp 4 · dp 2: every call lies on another mesh, and fewer layers only leave less absent
+    layout = msgspec.structs.replace(LAYOUTS["mg_tp4sp_dp2"], tp=2, dp=4)
+    model = stated_model(shared_traces, "mg_tp4sp_dp2")
+    side = read_case(case_folder(shared_traces, "mg_tp4sp_dp2"))
+    comparison = compare(side.measurement, Expectation(model=model, layout=layout))
+    assert comparison.explained_bytes_fraction is not None
+    assert comparison.explained_bytes_fraction < 0.01
+    assert not any("layers, not" in (row.why or "") for row in comparison.rows)
+
+
 def test_a_world_of_another_size_is_refused(shared_traces: Path) -> None:
     layout = msgspec.structs.replace(LAYOUTS["ddp8"], dp=16)
     with pytest.raises(UsageError, match="= 16, and the trace is of a job of 8 ranks"):

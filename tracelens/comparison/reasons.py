@@ -114,9 +114,12 @@ def _best(
     total = sum(weights.values())
     for alternative in alternatives:
         try:
-            left = weigh(try_out(alternative.model, alternative.layout, units))
+            tried = try_out(alternative.model, alternative.layout, units)
         except TraceLensError:
             continue  # the model or the framework can't have it
+        left = weigh(tried)
+        # what is absent either way is no better for being less: it must go, or meet something measured
+        left |= {place: max(left[place], weights[place]) for place in _absent(tried) if place in weights}
         remaining = sum(left.get(place, 0.0) for place in weights)
         opened = sum(weight for place, weight in left.items() if place not in weights)
         gain = total - remaining
@@ -161,6 +164,13 @@ def weigh(joined: Sequence[Joined]) -> dict[Place, float]:
                     pair.predicted_bytes + 1024 * max(1.0, pair.predicted_calls)
                 )
     return absent | seen
+
+
+def _absent(joined: Sequence[Joined]) -> set[Place]:
+    """Places of which nothing measured is left over."""
+    differing = [(one.unit, pair) for one in joined for pair in one.pairs if pair.verdict is not Verdict.match]
+    seen = {_place(unit, pair) for unit, pair in differing if pair.measured}
+    return {_place(unit, pair) for unit, pair in differing} - seen
 
 
 def cut_step(pair: Pair) -> str | None:
