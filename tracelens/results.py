@@ -202,6 +202,8 @@ class SizeRow(Basis, frozen=True, kw_only=True):
     """A row of traffic cut further by the size of its calls; per step, means over ranks and steps."""
 
     rank_class: int = msgspec.field(name="class")
+    axis: Axis | None = None
+    """As of its row of traffic: in a group of several roles that of its calls; null when unknown."""
     group: str | None
     primitive: Primitive
     dtype: str | None

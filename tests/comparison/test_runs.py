@@ -15,6 +15,7 @@ from tracelens.comparison.runs import compare_runs
 from tracelens.comparison.step_times import judge_time
 from tracelens.errors import InputError
 from tracelens.results import CallsPerStep, Measurement, Phase, SizeRow
+from tracelens.topology import Axis
 
 GROUP = a_group((0, 1), "1")
 CALLS = CallsPerStep(min=8, median=8, max=8, mean=8)
@@ -63,6 +64,18 @@ def test_a_run_is_unchanged_against_itself() -> None:
     assert {metric.verdict for metric in comparison.metrics} == {TimeVerdict.same}
     assert (comparison.explained_bytes_fraction, comparison.absent_bytes_fraction) == (1.0, 0.0)
     assert comparison.inside_tolerance
+
+
+def test_calls_of_a_group_in_two_roles_stand_under_their_own_axis() -> None:
+    tokens = sized(primitive=Primitive.all_to_all, axis=Axis.ep)
+    one = run(sized(axis=Axis.dp_replicate), tokens)
+    shared = msgspec.structs.replace(GROUP, axis=Axis.dp_replicate, roles=(Axis.dp_replicate, Axis.ep))
+    one = msgspec.structs.replace(one, groups=(shared,))
+    rows = compare_runs(one, one, "a", "b").rows
+    assert {(row.primitive, row.axis, row.group) for row in rows} == {
+        (Primitive.all_reduce, Axis.dp_replicate, "dp_replicate"),
+        (Primitive.all_to_all, Axis.ep, "ep"),
+    }
 
 
 def test_more_calls_of_the_same_size_are_told_from_larger_calls() -> None:

@@ -70,20 +70,21 @@ def sum_kinds(measurement: Measurement, *, by_axis: bool) -> dict[tuple[Key, Buc
     for row in measurement.sizes:
         ranks = sizes.get(row.rank_class, 1)
         group = groups.get(row.group or "")
-        key = (_label(group, row.group, by_axis=by_axis), row.primitive, row.dtype)
+        axis = row.axis or (None if group is None else group.axis)
+        key = (_label(group, row.group, axis if by_axis else None), row.primitive, row.dtype)
         for bucket in dict.fromkeys((None, bucket_of(row.from_bytes))):
-            sums = found.setdefault((key, bucket), KindSums(axis=None if group is None else group.axis))
+            sums = found.setdefault((key, bucket), KindSums(axis=axis))
             sums.add(row, ranks / everyone, row.steps_used // ranks)
     return found
 
 
-def _label(group: Group | None, name: str | None, *, by_axis: bool) -> str:
+def _label(group: Group | None, name: str | None, axis: Axis | None) -> str:
     if group is None:
         return name or "unattributed"
     if group.size == 1:
         return "1 rank"
-    if by_axis and group.axis is not None:
-        return str(group.axis)
+    if axis is not None:
+        return str(axis)
     return f"{group.size} ranks" if group.mesh is None else format_mesh(group.mesh)
 
 

@@ -13,7 +13,7 @@ from tracelens.inference.uses import Role, Use
 from tracelens.inferred import Inference
 from tracelens.measurement.axes import label_groups
 from tracelens.measurement.routing import keep_groups
-from tracelens.results import Group, Measurement, Phase, Traffic
+from tracelens.results import Group, Measurement, Phase, SizeRow, Traffic
 from tracelens.topology import Axis
 
 _PLAIN: dict[Role, Axis] = {
@@ -43,7 +43,7 @@ class _Label:
         self.roles[axis] = max(self.roles.get(axis, 0.0), use.confidence)
         self.calls.setdefault(axis, set()).update((c.primitive, c.dtype, c.phase) for c in use.calls)
 
-    def axis_of(self, row: Traffic) -> Axis | None:
+    def axis_of(self, row: Traffic | SizeRow) -> Axis | None:
         """The one role whose calls are those of a row, else whose calls have its primitive; None where several have."""
         exact = [axis for axis, kinds in self.calls.items() if (row.primitive, row.dtype, row.phase) in kinds]
         alike = [axis for axis, kinds in self.calls.items() if row.primitive in {primitive for primitive, *_ in kinds}]
@@ -66,13 +66,19 @@ def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measure
         row if row.group is None else msgspec.structs.replace(row, axis=_axis_of(row, own, axis_of))
         for row in measurement.traffic
     )
+    sizes = tuple(
+        row if row.group is None else msgspec.structs.replace(row, axis=_axis_of(row, own, axis_of))
+        for row in measurement.sizes
+    )
     others = {group.id for group in groups if group.axis is not None and Axis.ep not in (group.axis, *group.roles)}
     routing = keep_groups(measurement.routing, lambda group: group not in others)
-    labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic, routing=routing)
+    labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic, sizes=sizes, routing=routing)
     return label_groups(labelled, reasoning.inference.axes)
 
 
-def _axis_of(row: Traffic, labels: Mapping[str, _Label | None], groups: Mapping[str, Axis | None]) -> Axis | None:
+def _axis_of(
+    row: Traffic | SizeRow, labels: Mapping[str, _Label | None], groups: Mapping[str, Axis | None]
+) -> Axis | None:
     label = labels.get(row.group or "")
     told = None if label is None else label.axis_of(row)
     return told or groups.get(row.group or "")
