@@ -221,8 +221,18 @@ def test_a_kept_limit_stands_with_its_numbers() -> None:
     assert limits(run(), policy, inference=inferred(tp=8)) == {
         "expect.tp": ("kept", 8, "exactly", 8, None),
         "limits.exposed_comm_fraction": ("kept", pytest.approx(0.25), "at most", 0.3, "fraction"),
-        "limits.idle_fraction": ("broken", pytest.approx(0.1), "at most", 0.05, "fraction"),
+        "limits.idle_fraction": ("exceeded", pytest.approx(0.1), "at most", 0.05, "fraction"),
     }
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(Level.error, "broken"), (Level.warning, "exceeded"), (Level.info, "exceeded")]
+)
+def test_a_limit_is_broken_only_where_it_fails_the_job(level: Level, verdict: str) -> None:
+    severity = {"idle-time": level, "layout-differs": level}
+    policy = Policy(expect=Expect(tp=4), limits=Limits(idle_fraction=0.05), severity=severity)
+    found = limits(run(), policy, inference=inferred(tp=8))
+    assert {name: told[0] for name, told in found.items()} == {"expect.tp": verdict, "limits.idle_fraction": verdict}
 
 
 def test_every_kind_of_call_of_the_baseline_is_a_limit() -> None:

@@ -218,6 +218,44 @@ def test_a_policy_that_limits_nothing_is_refused_for_every_run_would_pass(
     assert run("check", traces, "--policy", empty, "--baseline", policy.with_suffix(".baseline.json")) == 0
 
 
+@pytest.mark.parametrize(
+    ("change", "code", "label", "told"),
+    [
+        (("tp = 2", "tp = 2"), 0, "passed", "37 limits kept"),
+        (
+            ("exposed_comm_fraction = 0.", "exposed_comm_fraction = 0.00"),
+            0,
+            "passed, with warnings",
+            "1 of 37 limits is exceeded (limits.exposed_comm_fraction: 8.0 %, at most ",
+        ),
+        (("tp = 2", "tp = 4"), 1, "failed", "1 of 37 limits is broken (expect.tp: 2, exactly 4)"),
+    ],
+)
+def test_every_format_begins_with_a_verdict_that_agrees_with_the_exit_code(
+    change: tuple[str, str], code: int, label: str, told: str, tmp_path: Path, capsys: Captured
+) -> None:
+    assert run("check", FIXTURE, "--write-policy", tmp_path / "p.toml") == 0
+    here = tmp_path / "p.toml"
+    here.write_text(here.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
+    begins = {
+        "text": f"{label}: {told}",
+        "markdown": f"## TraceLens: {label}\n\n**{told}",
+        "github": f"::{'error' if code else 'notice' if label == 'passed' else 'warning'} "
+        f"title=tracelens%3A {label.replace(',', '%2C')}::{told.replace('%', '%25')}",
+    }
+    capsys.readouterr()
+    for name, text in begins.items():
+        assert run("check", FIXTURE, "--policy", here, "--format", name) == code
+        # the terminal wraps its lines; annotations are in the order of their kind
+        out = capsys.readouterr().out.replace("\n  ", " ")
+        assert text in out if name == "github" else out.startswith(text), name
+    assert check(capsys, FIXTURE, "--policy", here)[1]["passed"] is (code == 0)
+    assert run("check", FIXTURE, "--policy", here, "--format", "html") == code
+    assert f"<b>{label[:1].upper()}{label[1:]}</b> {told}" in capsys.readouterr().out
+    assert run("check", FIXTURE, "--policy", here, "--format", "junit") == code
+    assert ("<failure" in capsys.readouterr().out) is (code == 1)
+
+
 HANDWRITTEN = FIXTURE.parent / "handwritten"
 
 

@@ -80,7 +80,9 @@ def command(
     Calls and bytes are deterministic and fail; time and overlap warn, unless the policy says otherwise.
     --write-policy proposes the limits from good runs.
 
-    Exit codes: 0 every limit is kept, 1 one is not, 2 nothing could be read or checked.
+    A limit that fails is `broken`; one that only warns is `exceeded`.
+
+    Exit codes: 0 no limit that fails is broken, 1 one is, 2 nothing could be read or checked.
     """
     if checking.write_policy is not None:
         if checking.policy is not None:
