@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.traces import write_trace
-from tracelens.checks.policy import load_policy
+from tracelens.checks.policy import Expect, load_policy
 from tracelens.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -176,6 +176,37 @@ def test_several_folders_are_runs_of_their_own(tmp_path: Path) -> None:
     baseline = json.loads((tmp_path / "base.json").read_text(encoding="utf-8"))
     assert baseline["runs"] == [str(folder) for folder in folders]
     assert baseline["time"][0]["values"] == 3
+
+
+@pytest.mark.parametrize("command", [("check", "--write-policy", "p.toml"), ("baseline", "write", "-o", "base.json")])
+def test_runs_of_different_jobs_are_refused_with_what_differs(
+    command: tuple[str, ...], shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """Eight ranks both: four shards of two, and eight shards."""
+    monkeypatch.chdir(tmp_path)
+    other = shared_traces / "framework" / "fsdp2_8"
+    assert run(*command, FIXTURE, other) == 2
+    told = f"`{other}` is of another job than `{FIXTURE}`: tp 1, not 2; dp 8, not 4; "
+    assert told in (error := capsys.readouterr().err)
+    assert "groups [[8,1]] more and groups [[2,1]], [[4,2]] less" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_of_two_runs_expects_what_both_settle_and_both_keep_it(
+    traces: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    """A saved result without its inference settles nothing of the layout."""
+    bare = tmp_path / "bare.json"
+    assert run("analyze", traces, "-o", bare) == 0
+    document = json.loads(bare.read_text(encoding="utf-8"))
+    bare.write_text(json.dumps({**document, "inference": None}), encoding="utf-8")
+    path = tmp_path / "p.toml"
+    assert run("check", traces, bare, "--write-policy", path) == 0
+    assert "left out of [expect], since not every run settles it: " in capsys.readouterr().err
+    assert load_policy(path).expect == Expect()
+    for good in (traces, bare):
+        code, document = check(capsys, good, "--policy", path)
+        assert (code, {one["verdict"] for one in document["limits"]}) == (0, {"kept"})
 
 
 def test_the_command_line_reference_goes_before_the_policys(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, render_baseline
+from tracelens.checks.good_runs import GoodRun, require_one_job
 from tracelens.cli.options import Measuring, Reading, measuring_options, reading_options
 from tracelens.cli.output import refuse_overwrite, replacing
 from tracelens.cli.sides import read_runs
@@ -34,6 +35,7 @@ def command(*, action: str, reading: Reading, measuring: Measuring, output: str,
     if before is None:
         refuse_overwrite(path, force=force)
     runs = read_runs(reading, measuring)
+    require_one_job([GoodRun(run.name, run.measurement, run.inference) for run in runs])
     baseline = make_baseline([run.measurement for run in runs], [run.name for run in runs])
     with replacing(path, force=force or before is not None) as temporary:
         temporary.write_text(render_baseline(baseline), encoding="utf-8")

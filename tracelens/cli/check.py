@@ -13,6 +13,7 @@ import msgspec
 from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, render_baseline
 from tracelens.checks.facts import Facts
 from tracelens.checks.find import find
+from tracelens.checks.good_runs import GoodRun, describe_looseness, require_one_job
 from tracelens.checks.limits import check, weigh
 from tracelens.checks.policy import Policy, limits_nothing, load_policy, nearest, render_policy
 from tracelens.checks.propose import COMMENTS, propose_policy
@@ -33,6 +34,7 @@ from tracelens.cli.sides import Side, read_runs, read_side
 from tracelens.compared import Comparison
 from tracelens.errors import InputError, Severity, UsageError
 from tracelens.report.document import make_document
+from tracelens.report.table import as_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_POLICY = "tracelens.toml"
@@ -155,7 +157,8 @@ def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *,
     beside = Path(checking.baseline) if checking.baseline is not None else file.with_suffix(".baseline.json")
     for path in (file, beside):
         refuse_overwrite(path, force=force)
-    runs = read_runs(reading, measuring)
+    runs = [GoodRun(side.name, side.measurement, side.inference) for side in read_runs(reading, measuring)]
+    require_one_job(runs)
     measurements = [run.measurement for run in runs]
     baseline = make_baseline(measurements, [run.name for run in runs])
     if not baseline.rows and not baseline.time:
@@ -163,13 +166,16 @@ def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *,
             "the runs hold neither calls nor time: there is nothing to keep",
             hint="record with CPU activity on for the calls, with that of the GPU for the time",
         )
-    policy = propose_policy(measurements, runs[0].inference, baseline, _seen_from(beside, file.parent))
+    policy = propose_policy(measurements, [run.inference for run in runs], baseline, _seen_from(beside, file.parent))
+    warnings = list(describe_looseness(runs, policy, baseline))
     for path, text in ((beside, render_baseline(baseline)), (file, render_policy(policy, COMMENTS))):
         with replacing(path, force=force) as temporary:
             temporary.write_text(text, encoding="utf-8")
         click.echo(f"Wrote {path}", err=True)
     if not baseline.rows:
         click.echo("The runs hold no record of a call: only time has limits", err=True)
+    for warning in warnings:
+        click.echo(f"warning: {as_text(warning)}", err=True)
 
 
 def _seen_from(path: Path, folder: Path) -> str:
