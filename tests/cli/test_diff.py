@@ -158,3 +158,25 @@ def test_a_trace_that_tells_its_model_and_layout_needs_no_options_unless_blind(
 
     code, comparison = diff(capsys, tmp_path, "--blind")
     assert (code, comparison["sizes_from"], comparison["layout_from"]) == (0, "inferred", "inferred")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("5", "5 is 500 %; for 5 % write 0.05"),
+        ("1.5", "1.5 is 150 %; for 1.5 % write 0.015"),
+        ("-0.1", "-0.1 is no fraction; give one from 0 to 1"),
+        ("nan", "nan is no fraction"),
+        ("500", "500 is no fraction"),
+        ("some", "`some` is no number"),
+    ],
+)
+def test_a_tolerance_is_a_fraction(given: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "any.json", "--tolerance", given]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["0", "1", "0.05"])
+def test_nothing_and_all_are_tolerances(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "any.json", "--tolerance", given]) == 2
+    assert "no such file" in capsys.readouterr().err

@@ -47,7 +47,8 @@ def propose_policy(
     return Policy(
         expect=msgspec.convert(shared_layout(inferences), Expect),
         reference=Reference(baseline=baseline_path),
-        time=TimeLimits(relative=round(relative, 4)),
+        # beyond its double, `sigmas` alone tell
+        time=TimeLimits(relative=min(round(relative, 4), 1.0)),
         limits=Limits(
             exposed_comm_fraction=_share(measurements, "exposed_comm"),
             idle_fraction=_share(measurements, "idle"),

@@ -12,6 +12,7 @@ import msgspec
 
 from tracelens.cli.layout_options import build_layout, layout_options_beside_a_trace, model_option
 from tracelens.cli.options import (
+    Fraction,
     Measuring,
     Reading,
     blind_option,
@@ -59,7 +60,7 @@ def comparing_options(function: F) -> F:
     @click.option("--against", multiple=True, metavar="CANDIDATE", help="Compare with this run, not a prediction.")
     @click.option(
         "--tolerance",
-        type=click.FloatRange(min=0),
+        type=Fraction(),
         default=DEFAULT_TOLERANCE,
         show_default=True,
         help="Bytes may differ by this fraction, or by 1 KiB; calls may not.",

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from tracelens.cli.output import LEDGER, PLAIN, Format, resolve_output
+from tracelens.units import refuse_fraction
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,6 +33,23 @@ class StepRange(click.ParamType[tuple[int, int]]):
         if not 0 <= steps[0] <= steps[1]:
             self.fail(f"`{value}` ends before it begins", param, ctx)
         return steps
+
+
+class Fraction(click.ParamType[float]):
+    """A part of a whole, from 0 to 1."""
+
+    name = "FRACTION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Text to a number."""
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"`{value}` is no number", param, ctx)
+        why = refuse_fraction(number)
+        if why is not None:
+            self.fail(why, param, ctx)
+        return number
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
