@@ -170,6 +170,16 @@ def test_a_baseline_is_written_once_and_updated_with_a_word_on_what_changed(tmp_
     assert "all_reduce of bf16 in groups [[2,1]]: 3 → 1 calls" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("report", [("-o", "x.json"), ("--format", "json")])
+def test_writing_a_policy_writes_no_report_and_says_so(
+    report: tuple[str, ...], traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("check", traces, "--write-policy", "p.toml", *report) == 2
+    assert "--write-policy writes a policy and no report" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_several_folders_are_runs_of_their_own(tmp_path: Path) -> None:
     folders = [write_trace(tmp_path / name / "rank0.json", rank=0).parent for name in ("a", "b", "c")]
     assert run("baseline", "write", *folders, "-o", tmp_path / "base.json") == 0

@@ -28,7 +28,7 @@ from tracelens.cli.options import (
     reading_options,
     report_options,
 )
-from tracelens.cli.output import Output, refuse_overwrite, replacing
+from tracelens.cli.output import Format, Output, refuse_overwrite, replacing
 from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_runs, read_side
 from tracelens.compared import Comparison
@@ -89,7 +89,9 @@ def command(
     if checking.write_policy is not None:
         if checking.policy is not None:
             raise UsageError("--policy and --write-policy contradict one another", hint="leave one out")
-        _write_policy(checking, reading, measuring, force=output.force)
+        if output.path is not None or output.format is not Format.text:
+            raise UsageError("--write-policy writes a policy and no report", hint="leave -o and --format out")
+        _write_policy(checking, reading, measuring, blind=blind, force=output.force)
         return 0
     policy, folder = _policy(checking.policy)
     baseline = _baseline(checking.baseline, policy, folder)
@@ -152,12 +154,12 @@ def _comparison(side: Side, policy: Policy, folder: Path) -> Comparison | None:
         raise InputError(f"the policy: reference.layout: {error}") from error
 
 
-def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *, force: bool) -> None:
+def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *, blind: bool, force: bool) -> None:
     file = Path(checking.write_policy or DEFAULT_POLICY)
     beside = Path(checking.baseline) if checking.baseline is not None else file.with_suffix(".baseline.json")
     for path in (file, beside):
         refuse_overwrite(path, force=force)
-    runs = [GoodRun(side.name, side.measurement, side.inference) for side in read_runs(reading, measuring)]
+    runs = [GoodRun(side.name, side.measurement, side.inference) for side in read_runs(reading, measuring, blind=blind)]
     require_one_job(runs)
     measurements = [run.measurement for run in runs]
     baseline = make_baseline(measurements, [run.name for run in runs])

@@ -108,10 +108,10 @@ def command(
     """
     if comparing.against and (comparing.model or comparing.layout):
         raise UsageError("--against compares two runs; --model and a layout have no part in it", hint="leave one out")
-    side = read_side(reading, measuring, blind=blind)
+    side = read_side(reading, measuring, blind=blind, lenient=bool(comparing.against))
     comparison: Comparison | RunComparison
     if comparing.against:
-        other = read_side(with_paths(reading, comparing.against), measuring, blind=blind)
+        other = read_side(with_paths(reading, comparing.against), measuring, blind=blind, lenient=True)
         comparison = compare_runs(
             side.measurement, other.measurement, side.name, other.name, tolerance=comparing.tolerance
         )

@@ -11,6 +11,7 @@ from tracelens.cache import SummaryCache
 from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
 from tracelens.engine import Summaries, summarize_all
+from tracelens.errors import UsageError
 from tracelens.results import Skipped
 from tracelens.sampling import choose_ranks, describe_sample, names_tell_nothing, sources_by_rank
 from tracelens.trace.discover import Discovery, discover, rank_from_name
@@ -38,8 +39,22 @@ def _read_all(reading: Reading, found: Discovery) -> Summaries:
             progress=report,
             kernels=known_kernels(reading),
             scheduler=reading.engine,
-            cache=None if reading.cache is None else SummaryCache(Path(reading.cache)),
+            cache=_cache(reading),
         )
+
+
+def _cache(reading: Reading) -> SummaryCache | None:
+    """The cache that the user names; its folder is made when the first summary is kept.
+
+    Raises:
+        UsageError: a file stands where the folder would.
+    """
+    if reading.cache is None:
+        return None
+    folder = Path(reading.cache)
+    if next(path for path in (folder, *folder.absolute().parents) if path.exists()).is_dir():
+        return SummaryCache(folder)
+    raise UsageError(f"--cache: `{folder}` is no folder, so that nothing could be kept there", hint="name a folder")
 
 
 def _read_sample(reading: Reading, found: Discovery) -> Summaries:
