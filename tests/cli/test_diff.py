@@ -180,3 +180,27 @@ def test_a_tolerance_is_a_fraction(given: str, told: str, capsys: pytest.Capture
 def test_nothing_and_all_are_tolerances(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "any.json", "--tolerance", given]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--tp", "4"), "you gave tp 4, the traffic shows tp 2"),
+        (("--pp", "2"), "you gave pp 2, the traffic shows pp 1"),
+        (("--dp", "8"), "you gave dp 8, the traffic shows dp 4"),
+        (("--framework", "ddp"), "you gave framework ddp, which shards nothing, the traffic shows zero 3"),
+        (("--framework", "megatron"), "explains none of the traffic, with framework megatron"),
+    ],
+)
+def test_a_layout_that_fits_no_model_is_held_against_the_traffic(
+    given: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", str(FIXTURE), *given, "--no-progress"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_wrong_model_stands_beside_what_the_trace_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(FIXTURE), "--model", "llama3-8b", "--no-progress"]) == 1
+    first = capsys.readouterr().out.partition("\nrun ")[0].replace("\n  ", " ")
+    assert first.startswith("failed: ")
+    assert "(the trace shows hidden 4096, 3 layers; llama3-8b has hidden 4096, 32 layers)" in first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_side, with_paths
 from tracelens.compared import Comparison, RunComparison
 from tracelens.comparison.compare import Expectation, check_world, compare
+from tracelens.comparison.contradictions import contradict_layout, contradict_model
 from tracelens.comparison.examples import add_examples
 from tracelens.comparison.expectation import (
     Captured,
@@ -153,17 +154,37 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
     check_world(side.measurement, layout)
     fixed = _fixed(layout_fields)
     model = load_model(model_source) if model_source is not None else captured_model(captured)
+    contradictions = tuple(contradict_layout(layout_fields, layout, config, world))
     if model is None:
-        solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=fixed)
-        return replace(solved, layout_from=layout_from, assumptions=assumed + solved.assumptions)
+        try:
+            solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=fixed)
+        except UsageError as error:
+            raise _blame_layout(error, contradictions, layout_fields) from error
+        return replace(
+            solved,
+            layout_from=layout_from,
+            assumptions=assumed + solved.assumptions,
+            contradictions=contradictions,
+        )
     expected = Expectation(
         model=model,
         layout=layout,
         sizes_from="metadata" if model_source is None else "given",
         layout_from=layout_from,
         assumptions=assumed,
+        contradictions=(*contradict_model(model, config), *contradictions),
     )
     return settle_layout(side.measurement, expected, given=fixed)
+
+
+def _blame_layout(error: UsageError, contradictions: Sequence[str], given: Mapping[str, Any]) -> UsageError:
+    """Why no model could be solved: the layout that was given, where the traffic shows another one."""
+    if contradictions:
+        return UsageError("; ".join(contradictions), hint="leave it out, or give --model to compare all the same")
+    if "framework" in given:
+        told = f"{error.message}, with framework {given['framework']}"
+        return UsageError(told, hint="leave --framework out, or give --model to compare all the same")
+    return error
 
 
 _FIELD_OF = {

@@ -112,7 +112,14 @@ def _compared(comparison: Comparison | RunComparison, *, decides: bool) -> str:
     what = "explained" if isinstance(comparison, Comparison) else "unchanged"
     fraction, known = percent_down(comparison.explained_bytes_fraction), what_is_compared(comparison)
     told = f"{fraction} of the {known} {what}"
-    return f"{told}, {_side(comparison)}" if decides else told
+    return f"{told}, {_side(comparison)}{_why(comparison)}" if decides else f"{told}{_why(comparison)}"
+
+
+def _why(comparison: Comparison | RunComparison) -> str:
+    """Where options contradict the trace, if the comparison shows it."""
+    if isinstance(comparison, RunComparison) or comparison.inside_tolerance or not comparison.contradictions:
+        return ""
+    return f" ({'; '.join(comparison.contradictions)})"
 
 
 def _side(comparison: Comparison | RunComparison) -> str:
