@@ -204,3 +204,28 @@ def test_a_wrong_model_stands_beside_what_the_trace_shows(capsys: pytest.Capture
     first = capsys.readouterr().out.partition("\nrun ")[0].replace("\n  ", " ")
     assert first.startswith("failed: ")
     assert "(the trace shows hidden 4096, 3 layers; llama3-8b has hidden 4096, 32 layers)" in first
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("diff",), "is a saved result, which does not keep the shapes that tell the model"),
+        (("summarize", "-o", "out"), "is a saved result, not a trace"),
+        (("annotate", "-o", "out.json"), "is a saved result, not a trace"),
+    ],
+)
+def test_what_needs_traces_says_that_a_saved_result_is_none(
+    command: tuple[str, ...],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = write_trace(tmp_path / "rank0.json", rank=0)
+    assert main(["analyze", str(trace), "-o", "saved.json", "--no-progress"]) == 0
+    capsys.readouterr()
+    assert main([*command, "saved.json"]) == 2
+    error = capsys.readouterr().err
+    assert f"`saved.json` {told}" in error
+    assert ("--model" in error) is (command[0] == "diff")

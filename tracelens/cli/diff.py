@@ -156,6 +156,11 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
     model = load_model(model_source) if model_source is not None else captured_model(captured)
     contradictions = tuple(contradict_layout(layout_fields, layout, config, world))
     if model is None:
+        if not side.summaries:
+            raise UsageError(
+                f"`{side.name}` is a saved result, which does not keep the shapes that tell the model",
+                hint="give --model: a preset such as llama3-8b, a config.json, or a TOML file; or give the traces",
+            )
         try:
             solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=fixed)
         except UsageError as error:

@@ -12,6 +12,7 @@ from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
 from tracelens.engine import Summaries, summarize_all
 from tracelens.errors import UsageError
+from tracelens.report.saved import is_saved
 from tracelens.results import Skipped
 from tracelens.sampling import choose_ranks, describe_sample, names_tell_nothing, sources_by_rank
 from tracelens.trace.discover import Discovery, discover, rank_from_name
@@ -23,7 +24,14 @@ def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
 
     Raises:
         InputError: no path leads to a trace that can be read.
+        UsageError: a path is a saved result.
     """
+    for path in reading.paths:
+        if is_saved(path):
+            raise UsageError(
+                f"`{path}` is a saved result, not a trace",
+                hint="give the traces; `analyze`, `diff` and `check` read a saved result too",
+            )
     found = discovery or discover(reading.paths)
     if reading.ranks == "sample":
         return _read_sample(reading, found)
