@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tracelens.checks.baseline import Baseline, kinds_of
+from tracelens.checks.baseline import Baseline, kinds_of, name_kind
 from tracelens.checks.facts import Facts
 from tracelens.checks.limits import check
 from tracelens.checks.policy import Expect, Policy
@@ -85,7 +85,7 @@ def describe_looseness(runs: Sequence[GoodRun], policy: Policy, baseline: Baseli
         yield f"left out of [expect], since not every run settles it: {', '.join(left)}"
     for row in baseline.rows:
         if row.calls_differ:
-            name = f"{row.primitive.value} of {row.dtype or 'unknown dtype'} in groups {row.group}"
+            name = name_kind(row.group, row.axis, row.primitive, row.dtype)
             yield f"{name}: calls differ between the runs by {row.calls_differ:.6g}, and may"
     for run in runs:
         checked = check(Facts(run.measurement, run.inference), policy, baseline)
