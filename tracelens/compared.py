@@ -95,6 +95,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag_field="against",
     """Neither what is unexplained nor what is absent is more than the tolerance."""
     assumptions: tuple[str, ...] = ()
     """What was taken for granted where neither options nor trace tell."""
+    contradictions: tuple[str, ...] = ()
+    """Where options say otherwise than the trace shows."""
 
 
 class TimeVerdict(StrEnum):

@@ -303,7 +303,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What the numbers rest on."""
 
 
-LimitVerdict = Literal["kept", "broken", "not_checked"]
+LimitVerdict = Literal["kept", "broken", "exceeded", "not_checked"]
+"""`broken` fails the job; `exceeded` is not kept either, and only warns: `[severity]` of the policy decides."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,6 +54,19 @@ def format_rate(bytes_per_s: float | None) -> str:
     return _in_largest(_RATES, bytes_per_s) or f"{bytes_per_s:.0f} B/s"
 
 
+def refuse_fraction(value: float) -> str | None:
+    """Why a number is no fraction of a whole; None where it is one, from 0 to 1.
+
+    >>> refuse_fraction(5)
+    '5 is 500 %; for 5 % write 0.05'
+    """
+    if 0 <= value <= 1:
+        return None
+    if 1 < value <= 100:
+        return f"{value:.15g} is {100 * value:.6g} %; for {value:.15g} % write {value / 100:.6g}"
+    return f"{value:.15g} is no fraction; give one from 0 to 1"
+
+
 def format_percent(fraction: float | None) -> str:
     """A fraction of one as percent: `15.6 %`; `?` when unknown."""
     return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"

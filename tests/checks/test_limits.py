@@ -73,8 +73,8 @@ def test_calls_that_came_and_went_are_named() -> None:
     other = job(gradients(SHARD), a_row(SHARD, Primitive.broadcast, RANKS), groups=(SHARD,))
     found = check(Facts(other), Policy(severity={"time-regressed": Level.off}), BASELINE).findings
     told = {one.message.split(":")[0]: one.message for one in found if one.code == Code.calls_differ}
-    assert told["all_gather of bf16 in groups [[8,1]]"].endswith("0 calls a step, the reference has 8 (gone)")
-    assert told["broadcast of bf16 in groups [[8,1]]"].endswith("8 calls a step, the reference has 0 (new)")
+    assert told["all_gather of bf16 in dp_shard [[8,1]]"].endswith("0 calls a step, the reference has 8 (gone)")
+    assert told["broadcast of bf16 in dp_shard [[8,1]]"].endswith("8 calls a step, the reference has 0 (new)")
 
 
 def test_time_warns_when_it_passes_both_floors_and_chance() -> None:
@@ -221,14 +221,24 @@ def test_a_kept_limit_stands_with_its_numbers() -> None:
     assert limits(run(), policy, inference=inferred(tp=8)) == {
         "expect.tp": ("kept", 8, "exactly", 8, None),
         "limits.exposed_comm_fraction": ("kept", pytest.approx(0.25), "at most", 0.3, "fraction"),
-        "limits.idle_fraction": ("broken", pytest.approx(0.1), "at most", 0.05, "fraction"),
+        "limits.idle_fraction": ("exceeded", pytest.approx(0.1), "at most", 0.05, "fraction"),
     }
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(Level.error, "broken"), (Level.warning, "exceeded"), (Level.info, "exceeded")]
+)
+def test_a_limit_is_broken_only_where_it_fails_the_job(level: Level, verdict: str) -> None:
+    severity = {"idle-time": level, "layout-differs": level}
+    policy = Policy(expect=Expect(tp=4), limits=Limits(idle_fraction=0.05), severity=severity)
+    found = limits(run(), policy, inference=inferred(tp=8))
+    assert {name: told[0] for name, told in found.items()} == {"expect.tp": verdict, "limits.idle_fraction": verdict}
 
 
 def test_every_kind_of_call_of_the_baseline_is_a_limit() -> None:
     found = limits(run(), Policy(), baseline=BASELINE)
     assert {verdict for verdict, *_ in found.values()} == {"kept"}
-    assert found["calls: all_gather of bf16 in groups [[8,1]]"] == ("kept", 8.0, "exactly", 8.0, "calls")
+    assert found["calls: all_gather of bf16 in dp_shard [[8,1]]"] == ("kept", 8.0, "exactly", 8.0, "calls")
     (sent,) = [numbers for name, numbers in found.items() if name.startswith("bytes: reduce_scatter")]
     assert sent == ("kept", 700 * MIB, "exactly", 700 * MIB, "bytes")
     # 100 ms a step: 5 % more at most; 60 % under compute: 5 points less at least

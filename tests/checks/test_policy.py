@@ -59,6 +59,16 @@ def test_a_policy_that_limits_anything_is_known_too(tmp_path: Path, text: str) -
         ("[expect]\nsharding = 'zero4'\n", "expect.sharding: invalid enum value 'zero4'", None),
         ("schema_version = 2\n", "a policy of schema version 2, this is version 1", "--write-policy"),
         ("tp = = 8\n", "is no TOML file", None),
+        *(
+            (f"[limits]\n{key} = 25\n", f"limits.{key}: 25 is 2500 %; for 25 % write 0.25", None)
+            for key in Limits.__struct_fields__
+            if key.endswith("_fraction")
+        ),
+        ("[limits]\nidle_fraction = -0.1\n", "limits.idle_fraction: -0.1 is no fraction", None),
+        ("[limits]\nidle_fraction = nan\n", "limits.idle_fraction: nan is no fraction", None),
+        ("[time]\nrelative = 5\n", "time.relative: 5 is 500 %; for 5 % write 0.05", None),
+        ("[traffic]\nall_to_all_relative = 1.5\n", "traffic.all_to_all_relative: 1.5 is 150 %", None),
+        ("[time]\nsigmas = -1.0\n", "time.sigmas: -1.0 is no number from 0 up", None),
     ],
 )
 def test_what_is_wrong_with_a_policy_is_named(tmp_path: Path, text: str, message: str, hint: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.cli.traces import write_trace
+from tests.cli.traces import write_steps, write_trace
 from tracelens.cli.main import main
 from tracelens.report.schema import document_schema
 
@@ -196,3 +196,65 @@ def test_a_saved_result_is_shown_again_in_any_format(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out == saved.read_text()
     assert main(["analyze", str(saved), str(trace)]) == 2
     assert "must stand alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [("4", [4]), ("4:4", [4]), ("4:5", [4, 5]), ("4:", [4, 5, 6]), (":4", [3, 4]), ("0:", [3, 4, 5, 6]), ("6:99", [6])],
+)
+def test_a_range_of_steps_is_open_where_no_number_stands(
+    given: str, used: list[int], tmp_path: Path, capsys: Captured
+) -> None:
+    trace = write_steps(tmp_path / "rank0.json", steps=4)
+    assert main(["analyze", str(trace), "--steps", given, "--format", "json", "--no-progress"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["steps"] == used
+
+
+def test_an_open_range_that_no_step_is_in_says_which_there_are(tmp_path: Path, capsys: Captured) -> None:
+    trace = write_steps(tmp_path / "rank0.json", steps=4)
+    assert main(["analyze", str(trace), "--steps", "15:", "--no-progress"]) == 2
+    assert "no trace has a step from 15 on: they hold 3 to 6" in capsys.readouterr().err
+
+
+MEASURED_AGAIN = [
+    ("--steps", "3"),
+    ("--gpus-per-node", "4"),
+    ("--link", "400"),
+    ("--link-across", "50"),
+    ("--kernels", "k.toml"),
+    ("--ranks", "sample"),
+    ("--blind",),
+]
+
+
+@pytest.mark.parametrize("option", MEASURED_AGAIN, ids=lambda option: option[0])
+@pytest.mark.parametrize("command", [("analyze",), ("diff",), ("check", "--policy", "p.toml"), ("baseline", "write")])
+def test_a_saved_result_is_not_measured_again_and_says_so(
+    command: tuple[str, ...], option: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    if command[0] == "baseline" and option[0] == "--blind":
+        pytest.skip("baseline has no such option")
+    monkeypatch.chdir(tmp_path)
+    Path("p.toml").write_text("[limits]\nidle_fraction = 1.0\n", encoding="utf-8")
+    trace = write_trace(tmp_path / "rank0.json", rank=0)
+    assert main(["analyze", str(trace), "-o", "saved.json", "--no-progress"]) == 0
+    capsys.readouterr()
+    assert main([*command, "saved.json", *option]) == 2
+    told = "`saved.json` is a saved result, which can't be measured again: " + option[0]
+    assert told in capsys.readouterr().err
+
+
+def test_beside_another_run_such_an_option_is_a_warning(tmp_path: Path, capsys: Captured) -> None:
+    trace, saved = write_steps(tmp_path / "rank0.json", steps=4), tmp_path / "saved.json"
+    assert main(["analyze", str(trace), "-o", str(saved), "--no-progress"]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(saved), "--against", str(trace), "--steps", "3:4", "--no-progress"]) == 0
+    assert "can't be measured again: --steps would do nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["taken", "taken/below"])
+def test_a_cache_that_is_no_folder_is_refused(place: str, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "taken").touch()
+    trace = write_trace(tmp_path / "rank0.json", rank=0)
+    assert main(["analyze", str(trace), "--cache", str(tmp_path / place), "--no-progress"]) == 2
+    assert "is no folder" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.traces import write_trace
-from tracelens.checks.policy import load_policy
+from tracelens.checks.policy import Expect, load_policy
 from tracelens.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
@@ -167,7 +167,17 @@ def test_a_baseline_is_written_once_and_updated_with_a_word_on_what_changed(tmp_
     assert "calls and bytes are unchanged" in capsys.readouterr().err
     base.write_text(base.read_text(encoding="utf-8").replace('"calls": 1.0', '"calls": 3.0'), encoding="utf-8")
     assert run("baseline", "update", folder, "-o", base) == 0
-    assert "all_reduce of bf16 in groups [[2,1]]: 3 → 1 calls" in capsys.readouterr().err
+    assert "all_reduce of bf16 in world [[2,1]]: 3 → 1 calls" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("report", [("-o", "x.json"), ("--format", "json")])
+def test_writing_a_policy_writes_no_report_and_says_so(
+    report: tuple[str, ...], traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("check", traces, "--write-policy", "p.toml", *report) == 2
+    assert "--write-policy writes a policy and no report" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_several_folders_are_runs_of_their_own(tmp_path: Path) -> None:
@@ -176,6 +186,37 @@ def test_several_folders_are_runs_of_their_own(tmp_path: Path) -> None:
     baseline = json.loads((tmp_path / "base.json").read_text(encoding="utf-8"))
     assert baseline["runs"] == [str(folder) for folder in folders]
     assert baseline["time"][0]["values"] == 3
+
+
+@pytest.mark.parametrize("command", [("check", "--write-policy", "p.toml"), ("baseline", "write", "-o", "base.json")])
+def test_runs_of_different_jobs_are_refused_with_what_differs(
+    command: tuple[str, ...], shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """Eight ranks both: four shards of two, and eight shards."""
+    monkeypatch.chdir(tmp_path)
+    other = shared_traces / "framework" / "fsdp2_8"
+    assert run(*command, FIXTURE, other) == 2
+    told = f"`{other}` is of another job than `{FIXTURE}`: tp 1, not 2; dp 8, not 4; "
+    assert told in (error := capsys.readouterr().err)
+    assert "groups [[8,1]] more and groups [[2,1]], [[4,2]] less" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_of_two_runs_expects_what_both_settle_and_both_keep_it(
+    traces: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    """A saved result without its inference settles nothing of the layout."""
+    bare = tmp_path / "bare.json"
+    assert run("analyze", traces, "-o", bare) == 0
+    document = json.loads(bare.read_text(encoding="utf-8"))
+    bare.write_text(json.dumps({**document, "inference": None}), encoding="utf-8")
+    path = tmp_path / "p.toml"
+    assert run("check", traces, bare, "--write-policy", path) == 0
+    assert "left out of [expect], since not every run settles it: " in capsys.readouterr().err
+    assert load_policy(path).expect == Expect()
+    for good in (traces, bare):
+        code, document = check(capsys, good, "--policy", path)
+        assert (code, {one["verdict"] for one in document["limits"]}) == (0, {"kept"})
 
 
 def test_the_command_line_reference_goes_before_the_policys(
@@ -216,6 +257,44 @@ def test_a_policy_that_limits_nothing_is_refused_for_every_run_would_pass(
     assert run("check", traces, "--policy", empty) == 2
     assert "limits nothing" in capsys.readouterr().err
     assert run("check", traces, "--policy", empty, "--baseline", policy.with_suffix(".baseline.json")) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "label", "told"),
+    [
+        (("tp = 2", "tp = 2"), 0, "passed", "37 limits kept"),
+        (
+            ("exposed_comm_fraction = 0.", "exposed_comm_fraction = 0.00"),
+            0,
+            "passed, with warnings",
+            "1 of 37 limits is exceeded (limits.exposed_comm_fraction: 8.0 %, at most ",
+        ),
+        (("tp = 2", "tp = 4"), 1, "failed", "1 of 37 limits is broken (expect.tp: 2, exactly 4)"),
+    ],
+)
+def test_every_format_begins_with_a_verdict_that_agrees_with_the_exit_code(
+    change: tuple[str, str], code: int, label: str, told: str, tmp_path: Path, capsys: Captured
+) -> None:
+    assert run("check", FIXTURE, "--write-policy", tmp_path / "p.toml") == 0
+    here = tmp_path / "p.toml"
+    here.write_text(here.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
+    begins = {
+        "text": f"{label}: {told}",
+        "markdown": f"## TraceLens: {label}\n\n**{told}",
+        "github": f"::{'error' if code else 'notice' if label == 'passed' else 'warning'} "
+        f"title=tracelens%3A {label.replace(',', '%2C')}::{told.replace('%', '%25')}",
+    }
+    capsys.readouterr()
+    for name, text in begins.items():
+        assert run("check", FIXTURE, "--policy", here, "--format", name) == code
+        # the terminal wraps its lines; annotations are in the order of their kind
+        out = capsys.readouterr().out.replace("\n  ", " ")
+        assert text in out if name == "github" else out.startswith(text), name
+    assert check(capsys, FIXTURE, "--policy", here)[1]["passed"] is (code == 0)
+    assert run("check", FIXTURE, "--policy", here, "--format", "html") == code
+    assert f"<b>{label[:1].upper()}{label[1:]}</b> {told}" in capsys.readouterr().out
+    assert run("check", FIXTURE, "--policy", here, "--format", "junit") == code
+    assert ("<failure" in capsys.readouterr().out) is (code == 1)
 
 
 HANDWRITTEN = FIXTURE.parent / "handwritten"

@@ -158,3 +158,74 @@ def test_a_trace_that_tells_its_model_and_layout_needs_no_options_unless_blind(
 
     code, comparison = diff(capsys, tmp_path, "--blind")
     assert (code, comparison["sizes_from"], comparison["layout_from"]) == (0, "inferred", "inferred")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("5", "5 is 500 %; for 5 % write 0.05"),
+        ("1.5", "1.5 is 150 %; for 1.5 % write 0.015"),
+        ("-0.1", "-0.1 is no fraction; give one from 0 to 1"),
+        ("nan", "nan is no fraction"),
+        ("500", "500 is no fraction"),
+        ("some", "`some` is no number"),
+    ],
+)
+def test_a_tolerance_is_a_fraction(given: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "any.json", "--tolerance", given]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["0", "1", "0.05"])
+def test_nothing_and_all_are_tolerances(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "any.json", "--tolerance", given]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--tp", "4"), "you gave tp 4, the traffic shows tp 2"),
+        (("--pp", "2"), "you gave pp 2, the traffic shows pp 1"),
+        (("--dp", "8"), "you gave dp 8, the traffic shows dp 4"),
+        (("--framework", "ddp"), "you gave framework ddp, which shards nothing, the traffic shows zero 3"),
+        (("--framework", "megatron"), "explains none of the traffic, with framework megatron"),
+    ],
+)
+def test_a_layout_that_fits_no_model_is_held_against_the_traffic(
+    given: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", str(FIXTURE), *given, "--no-progress"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_wrong_model_stands_beside_what_the_trace_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(FIXTURE), "--model", "llama3-8b", "--no-progress"]) == 1
+    first = capsys.readouterr().out.partition("\nrun ")[0].replace("\n  ", " ")
+    assert first.startswith("failed: ")
+    assert "(the trace shows hidden 4096, 3 layers; llama3-8b has hidden 4096, 32 layers)" in first
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("diff",), "is a saved result, which does not keep the shapes that tell the model"),
+        (("summarize", "-o", "out"), "is a saved result, not a trace"),
+        (("annotate", "-o", "out.json"), "is a saved result, not a trace"),
+    ],
+)
+def test_what_needs_traces_says_that_a_saved_result_is_none(
+    command: tuple[str, ...],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = write_trace(tmp_path / "rank0.json", rank=0)
+    assert main(["analyze", str(trace), "-o", "saved.json", "--no-progress"]) == 0
+    capsys.readouterr()
+    assert main([*command, "saved.json"]) == 2
+    error = capsys.readouterr().err
+    assert f"`saved.json` {told}" in error
+    assert ("--model" in error) is (command[0] == "diff")

@@ -112,6 +112,8 @@ _LIMITS = (
     Limit(name="expect.tp", verdict="kept", bound="exactly", measured=2, limit=2),
     Limit(name="limits.idle_fraction", verdict="kept", bound="at most", measured=0.031, limit=0.1, unit="fraction"),
     Limit(name="limits.link_fraction", verdict="not_checked", bound="at least", limit=0.6, unit="fraction"),
+    Limit(name="limits.exposed_comm_fraction", verdict="exceeded", bound="at most", measured=0.25, limit=0.1,
+          unit="fraction"),
     Limit(name="bytes: reduce_scatter of fp32 in groups [[4,2]]", verdict="broken", bound="exactly",
           measured=512.0 * MIB, limit=256.0 * MIB, unit="bytes"),
 )  # fmt: skip

@@ -177,3 +177,15 @@ def test_what_is_gone_is_none_where_that_is_known() -> None:
     assert any(re.search(r"4 → 0 +1.00 KiB → 0 B +gone$", line) for line in against_run(known))
     assert any("1.00 ms → 0 ns" in line for line in against_run(known))
     assert any(re.search(r"4 → \? +1.00 KiB → \? +gone$", line) for line in against_run(hidden))
+
+
+def test_a_hint_that_findings_of_one_code_share_is_said_once() -> None:
+    def told(code: str, hint: str) -> Finding:
+        return Finding(code=code, severity=Severity.error, message="calls differ", hint=hint)
+
+    findings = [told("TL301", "look"), told("TL301", "look"), told("TL302", "look"), told("TL301", "look again")]
+    text = [line.text.strip() for line in finding_lines(findings, explain=False)][1:]
+    assert text == [
+        "error TL301: calls differ", "try: look", "error TL301: calls differ", "error TL302: calls differ", "try: look",
+        "error TL301: calls differ", "try: look again",
+    ]  # fmt: skip

@@ -126,6 +126,11 @@ def kinds_of(measurement: Measurement) -> dict[tuple[str, Primitive, str | None]
     }
 
 
+def name_kind(group: str, axis: Axis | None, primitive: Primitive, dtype: str | None) -> str:
+    """A kind of call in words: `all_gather of bf16 in tp [[2,1]]`, with the axis where it is known."""
+    return f"{primitive.value} of {dtype or 'unknown dtype'} in {'groups' if axis is None else axis} {group}"
+
+
 class KindOfCall(msgspec.Struct, frozen=True):
     """Calls and bytes of one rank in one step."""
 

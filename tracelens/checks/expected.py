@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tracelens.checks.baseline import Baseline, BaselineRow, KindOfCall, kinds_of
+from tracelens.checks.baseline import Baseline, BaselineRow, KindOfCall, kinds_of, name_kind
 from tracelens.checks.codes import Code
 from tracelens.checks.facts import Facts, finding
 from tracelens.checks.judged import Judged, judge, not_checked
@@ -93,12 +93,10 @@ def check_traffic(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[
     reference = {(row.group, row.primitive, row.dtype): row for row in baseline.rows}
     seen = kinds_of(facts.measurement)
     for key in dict.fromkeys([*reference, *seen]):
-        yield from _check_kind(_name(key), reference.get(key), seen.get(key), policy)
-
-
-def _name(key: tuple[str, Primitive, str | None]) -> str:
-    group, primitive, dtype = key
-    return f"{primitive.value} of {dtype or 'unknown dtype'} in groups {group}"
+        row, kind = reference.get(key), seen.get(key)
+        known = next((one.axis for one in (row, kind) if one is not None and one.axis is not None), None)
+        group, primitive, dtype = key
+        yield from _check_kind(name_kind(group, known, primitive, dtype), row, kind, policy)
 
 
 def _check_kind(name: str, row: BaselineRow | None, kind: KindOfCall | None, policy: Policy) -> Iterator[Judged]:

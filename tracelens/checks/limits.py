@@ -48,9 +48,20 @@ def check(facts: Facts, policy: Policy, baseline: Baseline | None) -> Checked:
         *_check_stragglers(facts, policy),
         *_check_nodes(facts, policy),
     ]
-    kept_on = [one for one in judged if one.finding is None or weigh([one.finding], policy)]
-    found = [one.finding for one in kept_on if one.finding is not None]
-    return Checked(tuple(one.limit for one in kept_on), weigh(found, policy))
+    weighed = [
+        (one.limit, one.finding is None, weigh([] if one.finding is None else [one.finding], policy)) for one in judged
+    ]
+    kept_on = [(limit, found) for limit, kept, found in weighed if kept or found]
+    findings = sorted((finding for _, found in kept_on for finding in found), key=_gravity)
+    return Checked(tuple(_told(limit, found) for limit, found in kept_on), tuple(findings))
+
+
+def _told(limit: Limit, found: tuple[Finding, ...]) -> Limit:
+    """The limit as the job takes it: one that is not kept is `broken` where that fails the job, else `exceeded`."""
+    fails = any(one.severity is Severity.error for one in found)
+    if limit.verdict != "broken" or fails:
+        return limit
+    return msgspec.structs.replace(limit, verdict="exceeded")
 
 
 def weigh(findings: list[Finding], policy: Policy) -> tuple[Finding, ...]:
@@ -61,8 +72,11 @@ def weigh(findings: list[Finding], policy: Policy) -> tuple[Finding, ...]:
         if level is Level.off:
             continue
         weighed.append(one if level is None else msgspec.structs.replace(one, severity=Severity(level.value)))
-    order = {Severity.error: 0, Severity.warning: 1, Severity.info: 2}
-    return tuple(sorted(weighed, key=lambda one: order[one.severity]))
+    return tuple(sorted(weighed, key=_gravity))
+
+
+def _gravity(finding: Finding) -> int:
+    return (Severity.error, Severity.warning, Severity.info).index(finding.severity)
 
 
 def _check_unexplained(facts: Facts, policy: Policy) -> Iterator[Judged]:

@@ -15,6 +15,7 @@ from tracelens.checks.codes import Code
 from tracelens.errors import InputError
 from tracelens.inferred import ContextKind, Recompute, Schedule, Sharding
 from tracelens.topology import Axis
+from tracelens.units import refuse_fraction
 
 SCHEMA_VERSION = 1
 
@@ -162,6 +163,7 @@ def load_policy(path: str | Path) -> Policy:
     except msgspec.ValidationError as error:
         raise _explain(path, str(error)) from error
     _check_words(path, policy)
+    _check_numbers(path, policy)
     return policy
 
 
@@ -183,11 +185,28 @@ def nearest(word: str, known: tuple[str, ...]) -> str:
     return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}"
 
 
+_FRACTIONS = frozenset({"relative", "all_to_all_relative"})
+
+
 def _check_words(path: str | Path, policy: Policy) -> None:
     words = tuple(code.word for code in Code)
     for word in policy.severity:
         if word not in words:
             raise InputError(f"`{path}`: unknown key `severity.{word}`", hint=nearest(word, words))
+
+
+def _check_numbers(path: str | Path, policy: Policy) -> None:
+    """Fractions lie between 0 and 1, and no allowance is below 0: such a limit would hold nothing, or no run."""
+    for section in ("traffic", "time", "overlap", "limits"):
+        part = getattr(policy, section)
+        for key in part.__struct_fields__:
+            value = getattr(part, key)
+            if not isinstance(value, int | float):
+                continue
+            is_fraction = key in _FRACTIONS or key.endswith("_fraction")
+            why = refuse_fraction(value) if is_fraction else None if value >= 0 else f"{value} is no number from 0 up"
+            if why is not None:
+                raise InputError(f"`{path}`: {section}.{key}: {why}")
 
 
 def render_policy(policy: Policy, comments: dict[str, str]) -> str:

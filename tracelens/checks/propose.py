@@ -8,13 +8,13 @@ from math import ceil
 import msgspec
 
 from tracelens.checks.baseline import Baseline, is_lower_bound, part_of_steps, share_of_step
+from tracelens.checks.good_runs import shared_layout
 from tracelens.checks.policy import Expect, Limits, Policy, Reference, TimeLimits
 from tracelens.comparison.step_times import deviation
 from tracelens.inferred import Inference
 from tracelens.results import Measurement
 from tracelens.topology import Axis
 
-LEAST_CONFIDENCE = 0.9
 LEAST_RELATIVE = 0.05
 SIGMAS = 3.0
 """Tolerance of times: max(5 %, 3 sigma)."""
@@ -32,36 +32,29 @@ COMMENTS = {
 
 
 def propose_policy(
-    measurements: Sequence[Measurement], inference: Inference | None, baseline: Baseline, baseline_path: str
+    measurements: Sequence[Measurement], inferences: Sequence[Inference | None], baseline: Baseline, baseline_path: str
 ) -> Policy:
     """The limits that these runs keep, with tolerances of max(5 %, 3 sigma) for time and none for counts and bytes.
 
     Args:
         measurements: good runs of one job.
-        inference: the layout of the first.
+        inferences: the layout of each.
         baseline: made from the same runs.
         baseline_path: where it is, seen from the policy.
     """
     step = baseline.part("step_time")
     relative = max(LEAST_RELATIVE, SIGMAS * step.deviation / step.mean) if step and step.mean else LEAST_RELATIVE
     return Policy(
-        expect=_expect(inference),
+        expect=msgspec.convert(shared_layout(inferences), Expect),
         reference=Reference(baseline=baseline_path),
-        time=TimeLimits(relative=round(relative, 4)),
+        # beyond its double, `sigmas` alone tell
+        time=TimeLimits(relative=min(round(relative, 4), 1.0)),
         limits=Limits(
             exposed_comm_fraction=_share(measurements, "exposed_comm"),
             idle_fraction=_share(measurements, "idle"),
             node_local=tuple(axis for axis in _NODE_LOCAL if _is_local(measurements, axis)),
         ),
     )
-
-
-def _expect(inference: Inference | None) -> Expect:
-    if inference is None:
-        return Expect()
-    sure = {name for name, value in inference.confidence.items() if value >= LEAST_CONFIDENCE}
-    known = {name: getattr(inference.config, name) for name in Expect.__struct_fields__ if name in sure}
-    return msgspec.convert({name: value for name, value in known.items() if value is not None}, Expect)
 
 
 def _share(measurements: Sequence[Measurement], name: str) -> float | None:

@@ -19,6 +19,7 @@ from tracelens.cli.options import (
 from tracelens.cli.output import Output
 from tracelens.cli.reading import read
 from tracelens.cli.rendering import write_document
+from tracelens.cli.sides import refuse_measuring
 from tracelens.errors import UsageError
 from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
@@ -44,6 +45,7 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
     Exit codes: 0 fine, 2 nothing could be read.
     """
     if any(is_saved(path) for path in reading.paths):
+        refuse_measuring(reading.paths[0], reading, measuring, blind=blind)
         saved = _load_alone(reading.paths)
         write_document(saved, output, every_row=measuring.per_rank, explain=explain)
         return

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, render_baseline
+from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, name_kind, render_baseline
+from tracelens.checks.good_runs import GoodRun, require_one_job
 from tracelens.cli.options import Measuring, Reading, measuring_options, reading_options
 from tracelens.cli.output import refuse_overwrite, replacing
 from tracelens.cli.sides import read_runs
@@ -34,6 +35,7 @@ def command(*, action: str, reading: Reading, measuring: Measuring, output: str,
     if before is None:
         refuse_overwrite(path, force=force)
     runs = read_runs(reading, measuring)
+    require_one_job([GoodRun(run.name, run.measurement, run.inference) for run in runs])
     baseline = make_baseline([run.measurement for run in runs], [run.name for run in runs])
     with replacing(path, force=force or before is not None) as temporary:
         temporary.write_text(render_baseline(baseline), encoding="utf-8")
@@ -52,7 +54,8 @@ def _changes(before: Baseline, after: Baseline) -> list[str]:
         calls = tuple(0.0 if row is None else row.calls for row in (one, other))
         sent = tuple(None if row is None else row.wire_bytes for row in (one, other))
         if calls[0] != calls[1] or sent[0] != sent[1]:
-            told = f"{key[1].value} of {key[2]} in groups {key[0]}"
+            axis = next((row.axis for row in (other, one) if row is not None and row.axis is not None), None)
+            told = name_kind(key[0], axis, key[1], key[2])
             lines.append(
                 f"{told}: {calls[0]:.6g} → {calls[1]:.6g} calls, {format_bytes(sent[0])} → {format_bytes(sent[1])}"
             )

@@ -13,6 +13,7 @@ import msgspec
 from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, render_baseline
 from tracelens.checks.facts import Facts
 from tracelens.checks.find import find
+from tracelens.checks.good_runs import GoodRun, describe_looseness, require_one_job
 from tracelens.checks.limits import check, weigh
 from tracelens.checks.policy import Policy, limits_nothing, load_policy, nearest, render_policy
 from tracelens.checks.propose import COMMENTS, propose_policy
@@ -27,12 +28,13 @@ from tracelens.cli.options import (
     reading_options,
     report_options,
 )
-from tracelens.cli.output import Output, refuse_overwrite, replacing
+from tracelens.cli.output import Format, Output, refuse_overwrite, replacing
 from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_runs, read_side
 from tracelens.compared import Comparison
 from tracelens.errors import InputError, Severity, UsageError
 from tracelens.report.document import make_document
+from tracelens.report.table import as_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_POLICY = "tracelens.toml"
@@ -80,12 +82,16 @@ def command(
     Calls and bytes are deterministic and fail; time and overlap warn, unless the policy says otherwise.
     --write-policy proposes the limits from good runs.
 
-    Exit codes: 0 every limit is kept, 1 one is not, 2 nothing could be read or checked.
+    A limit that fails is `broken`; one that only warns is `exceeded`.
+
+    Exit codes: 0 no limit that fails is broken, 1 one is, 2 nothing could be read or checked.
     """
     if checking.write_policy is not None:
         if checking.policy is not None:
             raise UsageError("--policy and --write-policy contradict one another", hint="leave one out")
-        _write_policy(checking, reading, measuring, force=output.force)
+        if output.path is not None or output.format is not Format.text:
+            raise UsageError("--write-policy writes a policy and no report", hint="leave -o and --format out")
+        _write_policy(checking, reading, measuring, blind=blind, force=output.force)
         return 0
     policy, folder = _policy(checking.policy)
     baseline = _baseline(checking.baseline, policy, folder)
@@ -148,12 +154,13 @@ def _comparison(side: Side, policy: Policy, folder: Path) -> Comparison | None:
         raise InputError(f"the policy: reference.layout: {error}") from error
 
 
-def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *, force: bool) -> None:
+def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *, blind: bool, force: bool) -> None:
     file = Path(checking.write_policy or DEFAULT_POLICY)
     beside = Path(checking.baseline) if checking.baseline is not None else file.with_suffix(".baseline.json")
     for path in (file, beside):
         refuse_overwrite(path, force=force)
-    runs = read_runs(reading, measuring)
+    runs = [GoodRun(side.name, side.measurement, side.inference) for side in read_runs(reading, measuring, blind=blind)]
+    require_one_job(runs)
     measurements = [run.measurement for run in runs]
     baseline = make_baseline(measurements, [run.name for run in runs])
     if not baseline.rows and not baseline.time:
@@ -161,13 +168,16 @@ def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *,
             "the runs hold neither calls nor time: there is nothing to keep",
             hint="record with CPU activity on for the calls, with that of the GPU for the time",
         )
-    policy = propose_policy(measurements, runs[0].inference, baseline, _seen_from(beside, file.parent))
+    policy = propose_policy(measurements, [run.inference for run in runs], baseline, _seen_from(beside, file.parent))
+    warnings = list(describe_looseness(runs, policy, baseline))
     for path, text in ((beside, render_baseline(baseline)), (file, render_policy(policy, COMMENTS))):
         with replacing(path, force=force) as temporary:
             temporary.write_text(text, encoding="utf-8")
         click.echo(f"Wrote {path}", err=True)
     if not baseline.rows:
         click.echo("The runs hold no record of a call: only time has limits", err=True)
+    for warning in warnings:
+        click.echo(f"warning: {as_text(warning)}", err=True)
 
 
 def _seen_from(path: Path, folder: Path) -> str:

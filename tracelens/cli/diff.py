@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 
 from tracelens.cli.layout_options import build_layout, layout_options_beside_a_trace, model_option
 from tracelens.cli.options import (
+    Fraction,
     Measuring,
     Reading,
     blind_option,
@@ -25,6 +26,7 @@ from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_side, with_paths
 from tracelens.compared import Comparison, RunComparison
 from tracelens.comparison.compare import Expectation, check_world, compare
+from tracelens.comparison.contradictions import contradict_layout, contradict_model
 from tracelens.comparison.examples import add_examples
 from tracelens.comparison.expectation import (
     Captured,
@@ -59,7 +61,7 @@ def comparing_options(function: F) -> F:
     @click.option("--against", multiple=True, metavar="CANDIDATE", help="Compare with this run, not a prediction.")
     @click.option(
         "--tolerance",
-        type=click.FloatRange(min=0),
+        type=Fraction(),
         default=DEFAULT_TOLERANCE,
         show_default=True,
         help="Bytes may differ by this fraction, or by 1 KiB; calls may not.",
@@ -107,10 +109,10 @@ def command(
     """
     if comparing.against and (comparing.model or comparing.layout):
         raise UsageError("--against compares two runs; --model and a layout have no part in it", hint="leave one out")
-    side = read_side(reading, measuring, blind=blind)
+    side = read_side(reading, measuring, blind=blind, lenient=bool(comparing.against))
     comparison: Comparison | RunComparison
     if comparing.against:
-        other = read_side(with_paths(reading, comparing.against), measuring, blind=blind)
+        other = read_side(with_paths(reading, comparing.against), measuring, blind=blind, lenient=True)
         comparison = compare_runs(
             side.measurement, other.measurement, side.name, other.name, tolerance=comparing.tolerance
         )
@@ -152,17 +154,42 @@ def expect(side: Side, model_source: str | None, layout_fields: dict[str, Any]) 
     check_world(side.measurement, layout)
     fixed = _fixed(layout_fields)
     model = load_model(model_source) if model_source is not None else captured_model(captured)
+    contradictions = tuple(contradict_layout(layout_fields, layout, config, world))
     if model is None:
-        solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=fixed)
-        return replace(solved, layout_from=layout_from, assumptions=assumed + solved.assumptions)
+        if not side.summaries:
+            raise UsageError(
+                f"`{side.name}` is a saved result, which does not keep the shapes that tell the model",
+                hint="give --model: a preset such as llama3-8b, a config.json, or a TOML file; or give the traces",
+            )
+        try:
+            solved = solve_model(side.summaries, side.measurement, layout, side.inference, given=fixed)
+        except UsageError as error:
+            raise _blame_layout(error, contradictions, layout_fields) from error
+        return replace(
+            solved,
+            layout_from=layout_from,
+            assumptions=assumed + solved.assumptions,
+            contradictions=contradictions,
+        )
     expected = Expectation(
         model=model,
         layout=layout,
         sizes_from="metadata" if model_source is None else "given",
         layout_from=layout_from,
         assumptions=assumed,
+        contradictions=(*contradict_model(model, config), *contradictions),
     )
     return settle_layout(side.measurement, expected, given=fixed)
+
+
+def _blame_layout(error: UsageError, contradictions: Sequence[str], given: Mapping[str, Any]) -> UsageError:
+    """Why no model could be solved: the layout that was given, where the traffic shows another one."""
+    if contradictions:
+        return UsageError("; ".join(contradictions), hint="leave it out, or give --model to compare all the same")
+    if "framework" in given:
+        told = f"{error.message}, with framework {given['framework']}"
+        return UsageError(told, hint="leave --framework out, or give --model to compare all the same")
+    return error
 
 
 _FIELD_OF = {

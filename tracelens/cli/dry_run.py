@@ -52,7 +52,7 @@ class RankList(click.ParamType[tuple[int, ...]]):
 @click.option("--ranks", type=RankList(), default="0", show_default=True, help="The ranks to be, such as 0,8,63.")
 @click.option(
     "--steps",
-    type=StepRange(),
+    type=StepRange(needs_last=True),
     default="2",
     show_default=True,
     help="Steps that count, from 0, both ends included; the script ends after the last.",

@@ -11,27 +11,52 @@ import click
 import msgspec
 
 from tracelens.cli.output import LEDGER, PLAIN, Format, resolve_output
+from tracelens.units import refuse_fraction
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class StepRange(click.ParamType[tuple[int, int]]):
-    """`3:5`, both ends included, or one step `3`."""
+class StepRange(click.ParamType[tuple[int, int | None]]):
+    """`3:5`, both ends included; `3:` and `:5`, open at an end; or one step `3`."""
 
     name = "FIRST:LAST"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Text to (first, last)."""
+    def __init__(self, *, needs_last: bool = False) -> None:
+        self.needs_last = needs_last
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int | None]:
+        """Text to (first, last); None as last where it is open."""
         if isinstance(value, tuple):
             return value
-        first, _, last = value.partition(":")
+        first, colon, last = value.partition(":")
         try:
-            steps = (int(first), int(last or first))
+            steps = (int(first or 0), int(last) if last else None if colon else int(first))
         except ValueError:
-            self.fail(f"`{value}` is no range of steps; write 3:5, or 3 for one step", param, ctx)
-        if not 0 <= steps[0] <= steps[1]:
+            steps = (-1, None)
+        if steps[0] < 0 or value == ":":
+            self.fail(f"`{value}` is no range of steps; write 3:5, 3: or :5, or 3 for one step", param, ctx)
+        if steps[1] is not None and steps[1] < steps[0]:
             self.fail(f"`{value}` ends before it begins", param, ctx)
+        if steps[1] is None and self.needs_last:
+            self.fail(f"`{value}` does not say the last step", param, ctx)
         return steps
+
+
+class Fraction(click.ParamType[float]):
+    """A part of a whole, from 0 to 1."""
+
+    name = "FRACTION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Text to a number."""
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"`{value}` is no number", param, ctx)
+        why = refuse_fraction(number)
+        if why is not None:
+            self.fail(why, param, ctx)
+        return number
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +77,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 class Measuring(msgspec.Struct, frozen=True, kw_only=True):
     """What of it to measure."""
 
-    steps: tuple[int, int] | None
+    steps: tuple[int, int | None] | None
     per_rank: bool
     gpus_per_node: int | None
     links: dict[str, float] = {}
@@ -106,7 +131,7 @@ def usable_cores() -> int:
 def measuring_options(function: F) -> F:
     """Add --steps, --per-rank, --gpus-per-node, --link and --link-across, as the argument `measuring`."""
 
-    @click.option("--steps", type=StepRange(), help="Only these steps, both ends included, such as 3:5.")
+    @click.option("--steps", type=StepRange(), help="Only these steps, both ends included: 3:5, 3: or :5.")
     @click.option("--per-rank", is_flag=True, help="One row per rank, and every row shown.")
     @click.option(
         "--gpus-per-node",

@@ -11,6 +11,8 @@ from tracelens.cache import SummaryCache
 from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
 from tracelens.engine import Summaries, summarize_all
+from tracelens.errors import UsageError
+from tracelens.report.saved import is_saved
 from tracelens.results import Skipped
 from tracelens.sampling import choose_ranks, describe_sample, names_tell_nothing, sources_by_rank
 from tracelens.trace.discover import Discovery, discover, rank_from_name
@@ -22,7 +24,14 @@ def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
 
     Raises:
         InputError: no path leads to a trace that can be read.
+        UsageError: a path is a saved result.
     """
+    for path in reading.paths:
+        if is_saved(path):
+            raise UsageError(
+                f"`{path}` is a saved result, not a trace",
+                hint="give the traces; `analyze`, `diff` and `check` read a saved result too",
+            )
     found = discovery or discover(reading.paths)
     if reading.ranks == "sample":
         return _read_sample(reading, found)
@@ -38,8 +47,22 @@ def _read_all(reading: Reading, found: Discovery) -> Summaries:
             progress=report,
             kernels=known_kernels(reading),
             scheduler=reading.engine,
-            cache=None if reading.cache is None else SummaryCache(Path(reading.cache)),
+            cache=_cache(reading),
         )
+
+
+def _cache(reading: Reading) -> SummaryCache | None:
+    """The cache that the user names; its folder is made when the first summary is kept.
+
+    Raises:
+        UsageError: a file stands where the folder would.
+    """
+    if reading.cache is None:
+        return None
+    folder = Path(reading.cache)
+    if next(path for path in (folder, *folder.absolute().parents) if path.exists()).is_dir():
+        return SummaryCache(folder)
+    raise UsageError(f"--cache: `{folder}` is no folder, so that nothing could be kept there", hint="name a folder")
 
 
 def _read_sample(reading: Reading, found: Discovery) -> Summaries:

@@ -37,6 +37,8 @@ class Expectation:
     sizes_from: Origin = "given"
     layout_from: Origin = "given"
     assumptions: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    """Where options say otherwise than the trace shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def compare(measurement: Measurement, expected: Expectation, *, tolerance: float
         unsized_time_fraction=unsized_time_fraction(measurement),
         inside_tolerance=(1 - (1.0 if explained is None else explained)) <= tolerance and (absent or 0.0) <= tolerance,
         assumptions=expected.assumptions,
+        contradictions=expected.contradictions,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 
 import polars as pl
@@ -24,7 +25,7 @@ from tracelens.summary import RankSummary
 def measure(
     summaries: Summaries | Sequence[RankSummary],
     *,
-    steps: tuple[int, int] | None = None,
+    steps: tuple[int, int | None] | None = None,
     per_rank: bool = False,
     gpus_per_node: int | None = None,
     links: Mapping[str, float] | None = None,
@@ -33,7 +34,8 @@ def measure(
 
     Args:
         summaries: any subset of the ranks of one job.
-        steps: first and last profiler step to use, both included; all when left out.
+        steps: first and last profiler step to use, both included, None as last for all from the first on; all when left
+            out.
         per_rank: keep every rank on rows of its own instead of one row per class of ranks.
         gpus_per_node: ranks that share a node, in the order of their numbers.
         links: line rates `inside` and `across` nodes, bytes/s per GPU and direction, instead of what the GPU is sold
@@ -82,18 +84,20 @@ def _unpack(
     return summaries, (), ()
 
 
-def _choose_steps(summary: RankSummary, steps: tuple[int, int] | None) -> list[int]:
+def _choose_steps(summary: RankSummary, steps: tuple[int, int | None] | None) -> list[int]:
     spans = summary.head.steps
     if steps is None:
         return list(range(len(spans)))
     first, last = steps
+    last = sys.maxsize if last is None else last
     return [i for i, span in enumerate(spans) if span.number is not None and first <= span.number <= last]
 
 
-def _no_steps(ranks: Sequence[RankSummary], steps: tuple[int, int]) -> str:
+def _no_steps(ranks: Sequence[RankSummary], steps: tuple[int, int | None]) -> str:
     held = sorted({span.number for rank in ranks for span in rank.head.steps if span.number is not None})
     have = f"they hold {held[0]} to {held[-1]}" if held else "they hold no ProfilerStep"
-    return f"no trace has a step from {steps[0]} to {steps[1]}: {have}"
+    to = "on" if steps[1] is None else f"to {steps[1]}"
+    return f"no trace has a step from {steps[0]} {to}: {have}"
 
 
 def _step_times(ranks: Sequence[RankSummary], steps: Sequence[Sequence[int]]) -> tuple[StepTime, ...]:

@@ -21,7 +21,12 @@ MOST_ANNOTATIONS = 10
 """Of each kind and step; GitHub drops what is beyond."""
 
 _KINDS = {Severity.error: "error", Severity.warning: "warning", Severity.info: "notice"}
-_STATUSES = {Status.failed: "error", Status.warned: "warning", Status.passed: "notice"}
+_STATUSES = {
+    Status.failed: "error",
+    Status.warned: "warning",
+    Status.passed_with_warnings: "warning",
+    Status.passed: "notice",
+}
 
 _Command = tuple[str, str, str]
 """Kind, title and message."""

@@ -1,4 +1,4 @@
-"""The limits of a policy as rows: broken and unchecked ones first, then those that are kept, with room before exact."""
+"""The limits of a policy as rows: those that are not kept first, then those that are, with room before exact."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracelens.results import Limit, LimitVerdict
 from tracelens.units import UNKNOWN, format_bytes, format_percent, format_time
 
 _MOST_LIMITS = 12
-_ORDER: tuple[LimitVerdict, ...] = ("broken", "not_checked", "kept")
+_ORDER: tuple[LimitVerdict, ...] = ("broken", "exceeded", "not_checked", "kept")
 
 
 def limits_table(limits: Sequence[Limit]) -> Table | None:

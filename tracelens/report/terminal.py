@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from io import StringIO
 from statistics import median
@@ -18,8 +19,9 @@ from tracelens.report.inference import inference_lines
 from tracelens.report.limits import limit_lines
 from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, titled_table
 from tracelens.report.pipeline import pipeline_lines
-from tracelens.report.table import WIDTH, Column, as_text
+from tracelens.report.table import WIDTH, Column, as_text, printable
 from tracelens.report.traffic import evidence_table, traffic_tables, unsized_table
+from tracelens.report.verdict import Status, summarize_verdict
 from tracelens.report.waiting import dilation_lines, link_table, routing_lines, skew_table
 from tracelens.results import Group, Overlap, StepTime
 from tracelens.topology import format_ranks
@@ -41,7 +43,7 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
     families = find_families(document.groups, world_size=document.run.world_size)
     labelled = label_rows(document.traffic, families)
     owners = find_owners(families)
-    lines = [Line(text) for text in headline(document, families)]
+    lines = [*_verdict(document), *(Line(text) for text in headline(document, families))]
     sections = [
         comparison_lines(document.comparison, every_row=every_row),
         finding_lines(document.findings, explain=explain),
@@ -66,6 +68,20 @@ def render_text(document: Document, *, colour: bool = False, every_row: bool = F
             lines += [Line(""), *section]
     lines = [Line(as_text(line.text), line.style) for line in lines]
     return _paint(lines) if colour else "".join(f"{line.text}\n" for line in lines)
+
+
+_UNBROKEN = "\u00a0%"
+_STYLES = {Status.failed: "bold red", Status.passed_with_warnings: "bold yellow", Status.passed: "bold green"}
+
+
+def _verdict(document: Document) -> list[Line]:
+    """Passed or failed and why, where anything was judged."""
+    verdict = summarize_verdict(document)
+    if document.passed is None or verdict is None:
+        return []
+    told = printable(f"{verdict.status.label.lower()}: {verdict.text}").replace(" %", _UNBROKEN)
+    lines = textwrap.wrap(told, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [Line(line.replace(_UNBROKEN, " %"), _STYLES[verdict.status]) for line in lines]
 
 
 def _paint(lines: Sequence[Line]) -> str:
