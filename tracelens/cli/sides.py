@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tracelens.cli.options import Measuring, Reading
-from tracelens.cli.reading import read
+from tracelens.cli.reading import read_job
 from tracelens.compared import Comparison, RunComparison
 from tracelens.errors import UsageError
 from tracelens.inference.infer import reason
@@ -48,7 +48,7 @@ def read_side(reading: Reading, measuring: Measuring, *, blind: bool = False) ->
             raise UsageError(f"`{saved[0]}` is a saved result and must stand alone", hint="give one path")
         document = load_document(saved[0])
         return Side(measurement_of(document), document.inference, (), document.comparison, name)
-    summaries = read(reading)
+    summaries = read_job(reading)
     measurement = measure(
         summaries,
         steps=measuring.steps,
@@ -56,10 +56,8 @@ def read_side(reading: Reading, measuring: Measuring, *, blind: bool = False) ->
         gpus_per_node=measuring.gpus_per_node,
         links=measuring.links,
     )
-    read_ranks = set(measurement.run.ranks)
-    ranks = tuple(one for one in summaries.ranks if not read_ranks or one.rank in read_ranks)
-    reasoning = reason(ranks, blind=blind)
-    return Side(label_measurement(measurement, reasoning), reasoning.inference, ranks, None, name, blind)
+    reasoning = reason(summaries.ranks, blind=blind)
+    return Side(label_measurement(measurement, reasoning), reasoning.inference, summaries.ranks, None, name, blind)
 
 
 def with_paths(reading: Reading, paths: Sequence[str]) -> Reading:

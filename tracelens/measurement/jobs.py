@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from tracelens.engine import Summaries
 from tracelens.errors import Problem, Severity
 from tracelens.measurement.same_job import Run, format_date, start_of
 from tracelens.results import Skipped
@@ -50,6 +51,23 @@ class _Candidate:
     def start_ns(self) -> int | None:
         """When its last recording began; None where that is unknown."""
         return max((start for head in self.run.heads if (start := start_of(head)) is not None), default=None)
+
+
+def gather_job(summaries: Summaries | Sequence[RankSummary]) -> Summaries:
+    """The summaries of the one job and run to look at; the others are among the skipped, with the reason.
+
+    Every command and every function that takes summaries begins here, so that all of them see the same ones. What was
+    gathered once stays as it is.
+    """
+    given = summaries if isinstance(summaries, Summaries) else Summaries(ranks=tuple(summaries))
+    job = choose_job(given.ranks)
+    places = {id(summary): place for place, summary in enumerate(given.ranks)}
+    return Summaries(
+        ranks=job.ranks,
+        sources=tuple(given.sources[places[id(summary)]] for summary in job.ranks) if given.sources else (),
+        skipped=given.skipped + job.left_out,
+        problems=tuple(dict.fromkeys((*given.problems, *job.problems))),
+    )
 
 
 def choose_job(summaries: Iterable[RankSummary]) -> Job:
