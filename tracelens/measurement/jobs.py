@@ -20,7 +20,7 @@ from tracelens.summary import RankSummary, SummaryHead
 from tracelens.topology import format_ranks
 
 _NAMED = 5
-"""So many of the runs left out are described; the files of all are listed."""
+"""So many runs left out, and reasons for doubt, are told; the files of all runs are listed."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -60,13 +60,16 @@ def gather_job(summaries: Summaries | Sequence[RankSummary]) -> Summaries:
     gathered once stays as it is.
     """
     given = summaries if isinstance(summaries, Summaries) else Summaries(ranks=tuple(summaries))
+    if given.is_one_job:
+        return given
     job = choose_job(given.ranks)
     places = {id(summary): place for place, summary in enumerate(given.ranks)}
     return Summaries(
         ranks=job.ranks,
         sources=tuple(given.sources[places[id(summary)]] for summary in job.ranks) if given.sources else (),
         skipped=given.skipped + job.left_out,
-        problems=tuple(dict.fromkeys((*given.problems, *job.problems))),
+        problems=given.problems + job.problems,
+        is_one_job=True,
     )
 
 
@@ -82,7 +85,8 @@ def choose_job(summaries: Iterable[RankSummary]) -> Job:
     problems = [_warn("rank-twice", f"{file.why} ({file.path} is left out)") for file in repeated]
     if left:
         problems.append(_warn("several-jobs", _describe(runs, chosen)))
-    problems += [_warn("job-doubtful", _doubt(told)) for told in chosen.run.doubts]
+    if chosen.run.doubts:
+        problems.append(_warn("job-doubtful", _doubt(tuple(chosen.run.doubts))))
     return Job(tuple(chosen.summaries), (*repeated, *left), tuple(problems))
 
 
@@ -185,8 +189,11 @@ def _name(run: _Candidate) -> str:
     return ", ".join(parts)
 
 
-def _doubt(told: str) -> str:
-    return f"the files may be of different jobs or runs ({told}); nothing else tells them apart, so they are one here"
+def _doubt(told: Sequence[str]) -> str:
+    reasons = "; ".join(told[:_NAMED]) + (f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else "")
+    return (
+        f"the files may be of different jobs or runs ({reasons}); nothing else tells them apart, so they are one here"
+    )
 
 
 def _warn(code: str, message: str) -> Problem:

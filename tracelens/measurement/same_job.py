@@ -18,6 +18,8 @@ DAY_NS = 24 * HOUR_NS
 
 _EPOCH_NS = range(10**18, 4 * 10**18)
 """Times of 2001 to 2096 count from 1970; others from an unknown moment."""
+_LISTED = 8
+"""Members of a group that are listed one by one."""
 _SLOWEST = 100
 """A step that was not recorded may take so many times as long as one that was: evaluation, checkpoints."""
 
@@ -131,13 +133,15 @@ def find_group_conflict(head: SummaryHead, other: SummaryHead) -> str | None:
     conflicts = bool(only_ours or only_theirs) if began_together else bool(only_ours and only_theirs)
     if not conflicts:
         return None
-    description, ranks = min(only_ours or only_theirs, key=str)
+    description, ranks = min(only_ours or only_theirs, key=lambda key: (len(key[1] or ()), key[0] or ""))
     told = f"the process group {description or 'without a description'} of {_format_members(ranks)}"
     return f"it lists {told}" if only_ours else f"it does not list {told}"
 
 
 def _format_members(ranks: tuple[int, ...] | None) -> str:
-    return "all ranks" if ranks is None else f"ranks {format_ranks(ranks)}"
+    if ranks is None:
+        return "all ranks"
+    return f"ranks {format_ranks(ranks)}" if len(ranks) <= _LISTED else f"{len(ranks)} ranks"
 
 
 Kinds = frozenset[tuple[str | None, int | None]]
