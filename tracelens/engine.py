@@ -33,6 +33,8 @@ class Summaries(msgspec.Struct, frozen=True):
     """The file behind each of `ranks`."""
     skipped: tuple[Skipped, ...] = ()
     problems: tuple[Problem, ...] = ()
+    is_one_job: bool = False
+    """Files of other jobs and runs are among the skipped."""
 
 
 def summarize_all(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.inference_megatron import Megatron, deepspeed, dualpipe, serving, written
 from benchmarks.inference_scoring import Mark, Score
 from benchmarks.inference_tape import Tape
-from tracelens.inference.infer import infer
+from tracelens.inference.infer import infer, reason
 from tracelens.inferred import Inference
 
 SCHEDULES = written()
@@ -123,10 +124,20 @@ def test_names_that_tell_the_truth_make_it_surer() -> None:
     assert not named.findings
 
 
-def test_ranks_of_two_jobs_are_a_finding() -> None:
+def test_of_two_jobs_one_is_taken_and_the_other_is_a_finding() -> None:
     first, _ = deepspeed(1, 8, 1)
     second, _ = deepspeed(1, 16, 1)
     found = infer([*first, *second])
+    (finding,) = found.findings
+    assert finding.code == "several-jobs"
+    larger = max(first, second, key=len)
+    assert msgspec.structs.replace(found, findings=()) == infer(larger)
+
+
+def test_ranks_of_two_jobs_that_were_not_told_apart_are_a_finding() -> None:
+    first, _ = deepspeed(1, 8, 1)
+    second, _ = deepspeed(1, 16, 1)
+    found = reason([*first, *second]).inference
     assert "ranks-contradict" in [finding.code for finding in found.findings]
     assert found.undetermined["world_size"] == (8, 16)
 

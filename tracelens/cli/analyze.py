@@ -17,7 +17,7 @@ from tracelens.cli.options import (
     report_options,
 )
 from tracelens.cli.output import Output
-from tracelens.cli.reading import read
+from tracelens.cli.reading import read_job
 from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import refuse_measuring
 from tracelens.errors import UsageError
@@ -49,7 +49,7 @@ def command(*, reading: Reading, measuring: Measuring, output: Output, explain: 
         saved = _load_alone(reading.paths)
         write_document(saved, output, every_row=measuring.per_rank, explain=explain)
         return
-    summaries = read(reading)
+    summaries = read_job(reading)
     measurement = measure(
         summaries,
         steps=measuring.steps,

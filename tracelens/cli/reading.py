@@ -12,6 +12,7 @@ from tracelens.cli.options import Reading
 from tracelens.cli.progress import reading_progress
 from tracelens.engine import Summaries, summarize_all
 from tracelens.errors import UsageError
+from tracelens.measurement.jobs import gather_job
 from tracelens.report.saved import is_saved
 from tracelens.results import Skipped
 from tracelens.sampling import choose_ranks, describe_sample, names_tell_nothing, sources_by_rank
@@ -36,6 +37,15 @@ def read(reading: Reading, discovery: Discovery | None = None) -> Summaries:
     if reading.ranks == "sample":
         return _read_sample(reading, found)
     return _read_all(reading, found)
+
+
+def read_job(reading: Reading) -> Summaries:
+    """Summarise the traces behind the paths, and keep those of one run of one job; the others are skipped and named.
+
+    Raises:
+        InputError: no path leads to a trace that can be read.
+    """
+    return gather_job(read(reading))
 
 
 def _read_all(reading: Reading, found: Discovery) -> Summaries:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from tracelens.cli.options import Measuring, Reading
-from tracelens.cli.reading import read
+from tracelens.cli.reading import read_job
 from tracelens.compared import Comparison, RunComparison
 from tracelens.errors import UsageError
 from tracelens.inference.infer import reason
@@ -57,7 +57,7 @@ def read_side(reading: Reading, measuring: Measuring, *, blind: bool = False, le
         refuse_measuring(saved[0], reading, measuring, blind=blind, lenient=lenient)
         document = load_document(saved[0])
         return Side(measurement_of(document), document.inference, (), document.comparison, name)
-    summaries = read(reading)
+    summaries = read_job(reading)
     measurement = measure(
         summaries,
         steps=measuring.steps,
@@ -65,10 +65,8 @@ def read_side(reading: Reading, measuring: Measuring, *, blind: bool = False, le
         gpus_per_node=measuring.gpus_per_node,
         links=measuring.links,
     )
-    read_ranks = set(measurement.run.ranks)
-    ranks = tuple(one for one in summaries.ranks if not read_ranks or one.rank in read_ranks)
-    reasoning = reason(ranks, blind=blind)
-    return Side(label_measurement(measurement, reasoning), reasoning.inference, ranks, None, name, blind)
+    reasoning = reason(summaries.ranks, blind=blind)
+    return Side(label_measurement(measurement, reasoning), reasoning.inference, summaries.ranks, None, name, blind)
 
 
 def refuse_measuring(path: str, reading: Reading, measuring: Measuring, *, blind: bool, lenient: bool = False) -> None:

@@ -23,6 +23,8 @@ from tracelens.inference.tensor import find_tensor_habits
 from tracelens.inference.tokens import find_tokens
 from tracelens.inference.workload import find_workload, share_primitives
 from tracelens.inferred import Inference, InferredAxis, InferredConfig
+from tracelens.measurement.jobs import gather_job
+from tracelens.results import Finding
 from tracelens.summary import RankSummary
 
 FIELDS: tuple[str, ...] = InferredConfig.__struct_fields__
@@ -41,17 +43,27 @@ def infer(summaries: Sequence[RankSummary], *, blind: bool = False) -> Inference
     """Work out the parallel configuration behind the traffic of some ranks of a job.
 
     Args:
-        summaries: any subset of the ranks of one job; ranks that do the same are looked at once.
+        summaries: any subset of the ranks of one job; ranks that do the same are looked at once. Of files of several
+            jobs or runs those are taken that `measure` takes.
         blind: use no name: no group description, no label, no annotation.
 
     Returns:
-        The configuration as far as the evidence goes, the values left where it does not, and why.
+        The configuration as far as the evidence goes, the values left where it does not, and why. Summaries that were
+        left out are a finding.
     """
-    return reason(summaries, blind=blind).inference
+    job = gather_job(summaries)
+    found = reason(job.ranks, blind=blind).inference
+    told = tuple(Finding(code=one.code, severity=one.severity, message=one.message) for one in job.problems)
+    return msgspec.structs.replace(found, findings=told + found.findings)
 
 
 def reason(summaries: Sequence[RankSummary], *, blind: bool = False) -> Reasoning:
-    """Infer, and keep the job and its group uses for those who label groups with axes."""
+    """Infer, and keep the job and its group uses for those who label groups with axes.
+
+    Args:
+        summaries: ranks of one run of one job, as `gather_job` gives them.
+        blind: use no name.
+    """
     job = Job.of(observe(summaries, blind=blind), blind=blind)
     case = Case()
     workload, _why = find_workload(job)

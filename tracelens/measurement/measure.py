@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from tracelens.engine import Summaries
-from tracelens.errors import InputError, Problem, UsageError
+from tracelens.errors import InputError, UsageError
 from tracelens.measurement.across import measure_across
 from tracelens.measurement.classes import find_classes
 from tracelens.measurement.dilation import measure_dilation
 from tracelens.measurement.groups import GroupTable
-from tracelens.measurement.jobs import choose_job
+from tracelens.measurement.jobs import gather_job
 from tracelens.measurement.rows import merge_group_time, merge_traffic
 from tracelens.measurement.run import describe_run, find_node_size
 from tracelens.measurement.sizes import measure_sizes
 from tracelens.measurement.traffic import measure_traffic, stack
-from tracelens.results import Measurement, Overlap, Skipped, StepTime
+from tracelens.results import Measurement, Overlap, StepTime
 from tracelens.summary import RankSummary
 
 
@@ -33,7 +33,7 @@ def measure(
     """Measure a job from the summaries of its ranks.
 
     Args:
-        summaries: any subset of the ranks of one job.
+        summaries: any subset of the ranks of one job; files of other jobs or runs are left out and named.
         steps: first and last profiler step to use, both included, None as last for all from the first on; all when left
             out.
         per_rank: keep every rank on rows of its own instead of one row per class of ranks.
@@ -45,8 +45,7 @@ def measure(
         InputError: there is nothing to measure.
         UsageError: no rank has a step in the range.
     """
-    given, skipped, problems = _unpack(summaries)
-    job = choose_job(given)
+    job = gather_job(summaries)
     ranks = job.ranks
     if not ranks:
         raise InputError("no trace was given", hint="give at least one trace or summary")
@@ -58,9 +57,9 @@ def measure(
     rows, totals = measure_traffic(ranks, table, chosen)
     classes = list(range(len(ranks))) if per_rank else find_classes(rows, len(ranks))
     across = measure_across(ranks, table, chosen, nodes, whole=steps is None, links=links)
-    met = (*problems, *job.problems, *assumed, *across.problems)
+    met = (*job.problems, *assumed, *across.problems)
     return Measurement(
-        run=describe_run(ranks, chosen, nodes, (*skipped, *job.left_out), met),
+        run=describe_run(ranks, chosen, nodes, job.skipped, met),
         groups=table.groups(nodes),
         traffic=merge_traffic(rows, ranks, classes, chosen),
         group_time=merge_group_time(totals, classes, chosen),
@@ -74,14 +73,6 @@ def measure(
         dilation=measure_dilation(ranks),
         links=across.links,
     )
-
-
-def _unpack(
-    summaries: Summaries | Sequence[RankSummary],
-) -> tuple[Sequence[RankSummary], tuple[Skipped, ...], tuple[Problem, ...]]:
-    if isinstance(summaries, Summaries):
-        return summaries.ranks, summaries.skipped, summaries.problems
-    return summaries, (), ()
 
 
 def _choose_steps(summary: RankSummary, steps: tuple[int, int | None] | None) -> list[int]:
