@@ -30,6 +30,13 @@ _CP_KINDS: dict[Framework, tuple[CpKind, ...]] = {
     Framework.pytorch: (CpKind.allgather, CpKind.ring_alltoall, CpKind.flex),
     Framework.deepspeed: (CpKind.ulysses,),
 }
+_SCHEDULES: dict[Framework, tuple[Schedule, ...]] = {
+    # Megatron-Core, pipeline_parallel/schedules.py, get_forward_backward_func
+    Framework.megatron: (Schedule.one_f_one_b, Schedule.interleaved),
+    # torch, distributed/pipelining/schedules.py, get_schedule_class
+    Framework.torchtitan: tuple(schedule for schedule in Schedule if schedule is not Schedule.dualpipe),
+}
+_TWO_CHUNKS = (Schedule.zbv, Schedule.dualpipev)
 
 
 def check_layout(model: ModelSpec, layout: Layout) -> None:
@@ -164,11 +171,31 @@ def _experts(model: ModelSpec, layout: Layout) -> Iterator[str]:
 def _pipeline(layout: Layout) -> Iterator[str]:
     if layout.vp > 1 and layout.pp == 1:
         yield f"vp {layout.vp} needs a pipeline, and pp is 1"
-    schedule = layout.kind_of_schedule
-    if layout.vp > 1 and schedule in (Schedule.one_f_one_b, Schedule.gpipe):
+    schedule, framework = layout.kind_of_schedule, layout.framework
+    if schedule is None:
+        return
+    if schedule not in _SCHEDULES.get(framework, tuple(Schedule)):
+        yield f"{framework} has no schedule {schedule} (it has {', '.join(_SCHEDULES[framework])})"
+    elif layout.vp > 1 and schedule in (Schedule.one_f_one_b, Schedule.gpipe, Schedule.dualpipe):
         yield f"schedule {schedule} has one chunk a rank, and vp is {layout.vp}"
-    if schedule is Schedule.interleaved and layout.framework is Framework.megatron and layout.pp > 1:
-        yield from _indivisible("num_microbatches", layout.num_microbatches, {"pp": layout.pp})
+    elif layout.vp > 2 and schedule in _TWO_CHUNKS:
+        yield f"schedule {schedule} has two chunks a rank, and vp is {layout.vp}"
+    else:
+        yield from _microbatches(layout, schedule)
+
+
+def _microbatches(layout: Layout, schedule: Schedule) -> Iterator[str]:
+    """What a schedule asks of the number of micro-batches, as its implementation checks it."""
+    m, p = layout.num_microbatches, layout.pp
+    if schedule is Schedule.interleaved and layout.framework is Framework.megatron:
+        yield from _indivisible("num_microbatches", m, {"pp": p})
+    if schedule in (Schedule.interleaved, Schedule.zero_bubble) and layout.framework in _NATIVE:
+        # torch goes in rounds of at least pp micro-batches
+        yield from _indivisible("num_microbatches", m, {"rounds": max(1, m // p)})
+    if schedule in (Schedule.dualpipe, Schedule.dualpipev) and m < 2 * p:
+        yield f"schedule {schedule} needs at least 2 · pp {p} = {2 * p} micro-batches, and num_microbatches is {m}"
+    if schedule is Schedule.dualpipe and (p % 2 or m % 2):
+        yield f"schedule dualpipe needs an even pp and an even num_microbatches, and they are {p} and {m}"
 
 
 def _sharding(layout: Layout) -> Iterator[str]:
