@@ -38,6 +38,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Share of the peak that fused attention reaches (FlashAttention-2, arXiv 2307.08691; -3, arXiv 2407.08608)."""
     memory_bytes_per_s: float
     memory_efficiency: float
+    memory_bytes: int | None = None
+    """Memory of a GPU; null is unknown, and whether a layout fits too."""
     nvlink: LinkSpeed
     ib: LinkSpeed
 
