@@ -35,7 +35,7 @@ EXIT_DIFFERS = 1
 
 
 @click.command("toys")
-@click.argument("exercise", type=click.Choice([*ARTICLE, "all", *FURTHER, "further"]))
+@click.argument("exercise", metavar="EXERCISE", type=click.Choice([*ARTICLE, "all", *FURTHER, "further"]))
 @click.option(
     "--trace",
     "folder",
@@ -47,8 +47,9 @@ EXIT_DIFFERS = 1
 def command(*, exercise: str, folder: Path | None, output: Output) -> int:
     """Run parallel algorithms on four gloo processes and compare them, cell by cell, with one process.
 
-    `all` are the article's five; `further` are its other systems, through PyTorch's own implementations
-    where it has them. Needs the extra `torch`, no GPU, no network.
+    EXERCISE is `all`, the article's five: zero, tp, cp, pp, ep; or `further`, its other systems, through PyTorch's
+    own implementations where it has them: zero1, zero2, zero3, fsdp2, fsdp2-no-reshard, hsdp, sp, ulysses, 1f1b,
+    interleaved; or one of them. Needs the extra `torch`, no GPU, no network.
 
     Exit codes: 0 every number is right, 1 a number differs, 2 an exercise could not run.
     """
