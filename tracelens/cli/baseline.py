@@ -10,7 +10,7 @@ from tracelens.checks.baseline import Baseline, load_baseline, make_baseline, re
 from tracelens.cli.options import Measuring, Reading, measuring_options, reading_options
 from tracelens.cli.output import refuse_overwrite, replacing
 from tracelens.cli.sides import read_runs
-from tracelens.units import format_bytes
+from tracelens.units import format_bytes, noun
 
 DEFAULT_FILE = "tracelens.baseline.json"
 
@@ -54,6 +54,7 @@ def _changes(before: Baseline, after: Baseline) -> list[str]:
         if calls[0] != calls[1] or sent[0] != sent[1]:
             told = f"{key[1].value} of {key[2]} in groups {key[0]}"
             lines.append(
-                f"{told}: {calls[0]:.6g} → {calls[1]:.6g} calls, {format_bytes(sent[0])} → {format_bytes(sent[1])}"
+                f"{told}: {calls[0]:.6g} → {calls[1]:.6g} {noun(calls[1], 'call')}, "
+                f"{format_bytes(sent[0])} → {format_bytes(sent[1])}"
             )
     return lines or ["calls and bytes are unchanged"]

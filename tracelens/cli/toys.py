@@ -12,6 +12,7 @@ import msgspec
 
 from tracelens.cli.options import output_options
 from tracelens.cli.output import Format, Output
+from tracelens.units import plural
 
 if TYPE_CHECKING:
     from tracelens.capture.toys.exercise import Check
@@ -76,7 +77,7 @@ def _render_text(outcomes: Sequence[Outcome]) -> str:
     checks = [check for outcome in outcomes for report in outcome.reports for check in report.checks]
     wrong = sum(not check.passed for check in checks)
     verdict = "all as they must be" if not wrong else f"{wrong} of them DIFFER"
-    return "\n".join([*lines, f"{len(checks)} numbers on 4 ranks: {verdict}"]) + "\n"
+    return "\n".join([*lines, f"{plural(len(checks), 'number')} on 4 ranks: {verdict}"]) + "\n"
 
 
 def _outcome_lines(outcome: Outcome) -> list[str]:

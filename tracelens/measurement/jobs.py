@@ -13,6 +13,7 @@ import msgspec
 from tracelens.errors import Problem, Severity
 from tracelens.results import Skipped
 from tracelens.summary import RankSummary, SummaryHead
+from tracelens.units import plural
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ def _why(other: SummaryHead, chosen: SummaryHead) -> str:
 
 
 def _world(head: SummaryHead) -> str:
-    return "unknown size" if head.world_size is None else f"{head.world_size} ranks"
+    return "unknown size" if head.world_size is None else plural(head.world_size, "rank")
 
 
 def _describe(runs: Sequence[Sequence[RankSummary]], chosen: Sequence[RankSummary]) -> str:

@@ -10,7 +10,7 @@ from tracelens.compared import Comparison, RunComparison
 from tracelens.errors import Severity
 from tracelens.report.comparison import percent_down, what_is_compared
 from tracelens.report.document import Document
-from tracelens.report.lines import plural
+from tracelens.units import plural
 
 
 class Status(StrEnum):
