@@ -172,7 +172,7 @@ def test_broken_events_are_left_out_and_counted(tmp_path: Path, capsys: pytest.C
     text = path.read_text().replace('{"ph": "X", "cat": "cpu_op", "name": "aten::mm"', '{"ph": "X", "cat": oops')
     path.write_text(text.replace('"ts": 13', '"ts": NaN'))
     trace = _annotate(path, tmp_path / "out.json")
-    assert "1 events are broken and were left out" in capsys.readouterr().err
+    assert "1 event is broken and was left out" in capsys.readouterr().err
     assert "aten::mm" not in {event["name"] for event in trace["traceEvents"]}
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.units import format_bytes, format_percent, format_rate, format_time
+from tracelens.units import format_bytes, format_percent, format_rate, format_time, noun, plural
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,17 @@ def test_a_time_of_up_to_three_hours_needs_at_most_seven_columns(ns: int) -> Non
 @given(st.integers(0, 10**17))
 def test_bytes_need_at_most_eight_columns(count: int) -> None:
     assert len(format_bytes(count)) <= 8
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1234, "1,234 files"), (-1, "-1 files")]
+)
+def test_a_count_comes_with_the_word_for_that_many(count: int, told: str) -> None:
+    assert plural(count, "file") == told
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(0, "events are"), (1, "event is"), (1.00001, "event is"), (1.5, "events are")]
+)
+def test_words_that_are_not_made_by_an_s_are_given(count: float, told: str) -> None:
+    assert noun(count, "event is", "events are") == told

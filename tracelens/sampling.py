@@ -15,6 +15,7 @@ from tracelens.errors import Problem, Severity
 from tracelens.summary import RankSummary
 from tracelens.topology import format_ranks
 from tracelens.trace.discover import Discovery, Source, rank_from_name
+from tracelens.units import noun, plural
 
 _MOST_STAGES = 64
 
@@ -51,7 +52,8 @@ def choose_ranks(first: RankSummary, available: Mapping[int, Source]) -> list[in
 
 def describe_sample(ranks: Sequence[int], available: int) -> Problem:
     """Say which ranks were read."""
-    message = f"{len(ranks)} of {available} ranks were read: {format_ranks(ranks)} (--ranks sample)"
+    told = f"{len(ranks)} of {plural(available, 'rank')} {noun(len(ranks), 'was', 'were')} read"
+    message = f"{told}: {format_ranks(ranks)} (--ranks sample)"
     return Problem(code="ranks-sampled", severity=Severity.info, message=message)
 
 

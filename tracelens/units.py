@@ -72,6 +72,22 @@ def format_percent(fraction: float | None) -> str:
     return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
 
 
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A count with its words: `1 file`, `1,234 files`, `1 event is broken`.
+
+    Args:
+        count: of what.
+        one: the words for a single one.
+        many: those for any other number; an `s` more unless given.
+    """
+    return f"{count:,} {noun(count, one, many)}"
+
+
+def noun(count: float, one: str, many: str | None = None) -> str:
+    """The words for that many, without the number; 1.00001, which is written as 1, is one."""
+    return one if f"{count:.4g}" == "1" else many or f"{one}s"
+
+
 def _in_largest(units: tuple[tuple[str, float], ...], value: float) -> str | None:
     """The value in the largest unit in which it is at least one once rounded; None when it is below all."""
     below = 1.0

@@ -129,7 +129,7 @@ def test_a_broken_policy_is_an_error_that_names_what_is_wrong(
     ("layout", "told"),
     [
         ("framwork = 'ddp'", "unknown key `reference.layout.framwork`\n\nhint: did you mean `framework`?"),
-        ("tp = 'two'", "reference.layout: Expected `int`, got `str`"),
+        ("tp = 'two'", "reference.layout: `tp` must be a whole number"),
     ],
 )
 def test_a_layout_with_a_mistake_is_an_error(

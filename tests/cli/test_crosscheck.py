@@ -55,7 +55,7 @@ class TestCrosscheck:
         assert main(["crosscheck", str(path), "--jobs", "1"]) == 0
         out = capsys.readouterr().out
         assert "HTA fails on this file: " in out
-        assert out.endswith("0 numbers of 1 files: 0 equal, 0 explained, 0 unexplained; HTA fails on 1\n")
+        assert out.endswith("0 numbers of 1 file: 0 equal, 0 explained, 0 unexplained; HTA fails on 1\n")
 
     def test_the_document_holds_every_figure(self, tmp_path: Path, capsys: Captured) -> None:
         path = write_two_steps(tmp_path / "a.json")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +210,103 @@ def test_an_unknown_cluster_is_answered_with_the_presets(capsys: pytest.CaptureF
 
     assert code == 2
     assert "a100, b200, h100, h200" in err
+
+
+MISFIT = ["--model", "llama3-70b", "--framework", "torchtitan", "--dp", "256", "--hsdp-shard", "8"]
+# 70.55e9 parameters in 16 bytes over 8 ranks; 80 layers of 8192 · 8192 · (18 + 4 · 28672 / 8192) bytes, and the ends
+# 8192 · (8192 + 4 · 8192 + 4 · 128256) bytes
+MISFIT_BYTES = 70_553_706_496 * 16 // 8 + 80 * 8192 * 8192 * 32 + 8192 * (5 * 8192 + 4 * 128256)
+
+
+def test_a_layout_that_does_not_fit_is_called_so_before_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *MISFIT, "--cluster", "h100")
+
+    assert code == 0
+    first, second = out.partition("\ntime\n\n")[2].splitlines()[:2]
+    assert first == "does not fit: 296 GiB of 79.6 GiB"
+    assert second.startswith("step ")
+    assert second.endswith("of a layout that does not fit")
+
+
+def test_memory_needed_and_there_stand_in_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    memory = document(capsys, *MISFIT, "--cluster", "h100")["memory"]
+
+    assert memory["needed_bytes"] == pytest.approx(MISFIT_BYTES, abs=8)
+    # nvidia-smi of an H100 SXM: 81559 MiB
+    assert (memory["available_bytes"], memory["fits"], memory["stage"]) == (81559 * 2**20, False, 0)
+    assert "gathered parameters" in memory["not_counted"]
+
+
+def test_without_a_cluster_the_total_is_told_and_nothing_fits_or_not(capsys: pytest.CaptureFixture[str]) -> None:
+    memory = document(capsys, *MISFIT)["memory"]
+    _, out, _ = run(capsys, *MISFIT)
+
+    assert (memory["available_bytes"], memory["fits"]) == (None, None)
+    assert "states and activations per GPU: 296 GiB\n" in out
+    assert "not counted: gathered parameters, communication buffers" in out
+    assert "fit" not in out
+
+
+def test_a_layout_that_fits_says_of_how_much(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", "llama3.2-1b", "--framework", "torchtitan", "--dp", "8", "--cluster", "h100"]
+    _, out, _ = run(capsys, *arguments)
+
+    assert " of 79.6 GiB\n" in out
+    assert "does not fit" not in out
+    assert document(capsys, *arguments)["memory"]["fits"] is True
+
+
+@pytest.mark.parametrize("suffix", [".md", ".html"])
+def test_documents_say_that_a_layout_does_not_fit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str
+) -> None:
+    file = tmp_path / f"ledger{suffix}"
+    code, _, _ = run(capsys, *MISFIT, "--cluster", "h100", "-o", str(file))
+
+    assert code == 0
+    after_heading = re.split(r"## time\n|Time on [^<]*</h2>", file.read_text())[1]
+    assert re.sub(r"<[^>]*>", "", after_heading).lstrip().startswith("does not fit: 296 GiB of 79.6 GiB")
+    assert "of a layout that does not fit" in after_heading
+
+
+def test_a_cluster_without_a_memory_leaves_open_what_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    preset = resources.files("tracelens.ledger") / "clusters" / "h100.toml"
+    lines = preset.read_text(encoding="utf-8").splitlines()
+    file = tmp_path / "mine.toml"
+    file.write_text("\n".join(line for line in lines if not line.startswith("memory_bytes =")))
+
+    assert document(capsys, *MISFIT, "--cluster", str(file))["memory"]["fits"] is None
+
+
+def test_every_stage_has_its_total_and_the_fullest_is_the_one_told(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = document(capsys, "--model", "llama3-8b", "--pp", "4", "--microbatches", "8")
+    totals = [sum(stage["state"].values()) + stage["activations"]["total_bytes"] for stage in ledger["stages"]]
+
+    assert [stage["total_bytes"] for stage in ledger["stages"]] == totals
+    assert ledger["memory"]["needed_bytes"] == max(totals)
+    assert ledger["memory"]["stage"] == totals.index(max(totals))
+
+
+@pytest.mark.parametrize("chosen", ["text", "markdown", "html"])
+def test_calls_over_one_rank_are_in_the_json_only(capsys: pytest.CaptureFixture[str], chosen: str) -> None:
+    arguments = ["--model", "llama3-8b", "--pp", "2", "--microbatches", "2"]
+    alone = {row["term"] for row in document(capsys, *arguments)["rows"] if row["axis"] == "tp"}
+    _, out, _ = run(capsys, *arguments, "--format", chosen)
+
+    assert alone
+    assert "pp.forward" in out
+    assert not [term for term in alone if term.rpartition(".")[0] in out]
+
+
+def test_where_every_group_has_one_rank_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--model", "llama3-8b")
+
+    assert "nothing is sent: every group has one rank" in out
+
+
+def test_the_bubble_is_told_in_percent_but_by_the_textbook(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", "llama3-8b", "--pp", "4", "--microbatches", "8"]
+
+    # 3 / 11
+    assert "pipeline bubble: 27.3 % of the step" in run(capsys, *arguments)[1]
+    assert "pipeline bubble: 0.273 of the step" in run(capsys, *arguments, "--framework", "textbook")[1]

@@ -14,6 +14,7 @@ from tracelens.ledger.layout import Framework, GroupKind, Layout
 from tracelens.ledger.model_source import load_preset
 from tracelens.ledger.predict import predict
 from tracelens.ledger.results import Link
+from tracelens.ledger.validation import check_layout
 from tracelens.topology import mesh_of
 
 
@@ -114,3 +115,63 @@ def test_links_follow_from_ranks_and_not_from_the_axis() -> None:
     assert {row.link for row in wide.rows} == {Link.ib}
     assert {row.link for row in hybrid.rows if row.axis == "dp_shard"} == {Link.nvlink}
     assert {row.link for row in hybrid.rows if row.axis == "dp_replicate"} == {Link.ib}
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        (
+            {"framework": "ddp", "dp": 8, "zero": 3},
+            "choose a framework that has zero 3: textbook, torchtitan, pytorch,",
+        ),
+        (
+            {"framework": "ddp", "tp": 2},
+            "choose a framework that has it: textbook, megatron, torchtitan, pytorch, serving",
+        ),
+        ({"ep": 2, "dp": 2}, "choose a model with experts, such as mixtral-8x7b"),
+        ({"tp": 3}, "choose degrees that divide"),
+        ({"vp": 2}, "leave vp out, or give pp"),
+        ({"cp": 2, "cp_kind": "flex"}, "leave cp_kind out, or choose one of: ring_p2p, allgather"),
+        ({"pp": 4, "schedule": "zbv"}, "choose a framework that has it: torchtitan, pytorch, textbook"),
+        ({"pp": 2, "vp": 2, "schedule": "1f1b", "num_microbatches": 4}, "such as interleaved_1f1b"),
+        ({"zero": 0, "dp": 4, "hsdp_shard": 2}, "leave hsdp_shard out, or choose a zero that shards"),
+        ({"dp": 0}, "leave dp out, or give a number from 1"),
+        ({"zero": 4}, "0 shards nothing, 1 the optimizer"),
+        ({"cp": 4, "cp_kind": "ulysses_ring"}, "give --option ulysses_degree=N"),
+    ],
+)
+def test_the_hint_is_for_what_is_broken_and_for_nothing_else(fields: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        check_layout(load_preset("llama3-8b"), Layout(**fields))
+
+    assert hint in (caught.value.hint or "")
+    assert ("choose degrees that divide" in (caught.value.hint or "")) == (hint == "choose degrees that divide")
+
+
+def test_hints_of_several_broken_rules_are_all_given_once() -> None:
+    with pytest.raises(ModelError) as caught:
+        check_layout(load_preset("llama3-8b"), Layout(tp=3, ep=2))
+
+    assert (caught.value.hint or "").count("choose degrees that divide") == 1
+    assert "mixtral-8x7b" in (caught.value.hint or "")
+
+
+HUGE = 99_999_999_999_999_999_999
+
+
+@pytest.mark.parametrize(
+    "field", ["tp", "pp", "dp", "cp", "ep", "etp", "vp", "hsdp_shard", "micro_batch", "num_microbatches", "seq_len"]
+)
+@pytest.mark.parametrize("framework", [Framework.megatron, Framework.textbook])
+def test_a_degree_beyond_any_job_is_refused(field: str, framework: Framework) -> None:
+    with pytest.raises(ModelError, match=f"{field} must be at most"):
+        check_layout(load_preset("mixtral-8x7b"), Layout(framework=framework, **{field: HUGE}))  # type: ignore[arg-type]
+
+
+def test_so_is_a_world_whose_degrees_are_small_each() -> None:
+    with pytest.raises(ModelError, match="= 16,777,216 GPUs, more than 10,000,000"):
+        check_layout(load_preset("llama3-8b"), Layout(tp=8, pp=16, dp=131_072))
+
+
+def test_the_largest_world_is_taken() -> None:
+    check_layout(load_preset("llama3-8b"), Layout(dp=10_000_000))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tracelens.errors import ModelError
 from tracelens.ledger.layout import Layout, Schedule
 from tracelens.ledger.model_source import load_preset
 from tracelens.ledger.schedules import bubble_fraction, bubble_over_ideal, microbatches_in_flight
 from tracelens.ledger.stages import plan_stages
+from tracelens.ledger.validation import check_layout
 
 ONE_F_ONE_B, INTERLEAVED = Schedule.one_f_one_b, Schedule.interleaved
 
@@ -27,10 +31,35 @@ def test_the_bubbles_over_useful_time_of_its_self_test() -> None:
     assert round(100 * bubble_over_ideal(INTERLEAVED, 8, 16, 4)) == 11
 
 
-def test_zero_bubble_takes_a_third_of_it_and_the_v_shape_nothing() -> None:
-    # Qi et al. 2023: ZB-H1 has (p-1)(F+B-2W) of (p-1)(F+B+W), a third when the three take equally long
+def test_zero_bubble_takes_a_third_of_it() -> None:
+    # Qi et al. 2023: ZB-H1 has (p-1)(F+B-W) of (p-1)(F+B+W), a third when the three take equally long
     assert bubble_over_ideal(Schedule.zero_bubble, 4, 8) == pytest.approx(bubble_over_ideal(ONE_F_ONE_B, 4, 8) / 3)
-    assert bubble_fraction(Schedule.zbv, 4, 8) == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "v", "passes"),
+    [
+        (Schedule.gpipe, 1, 4 * 3),
+        (ONE_F_ONE_B, 1, 4 * 3),
+        (INTERLEAVED, 2, 8 * 3),
+        (Schedule.looped_bfs, 2, 8 * 3),
+        # the last rank's weight gradient is not waited for: F and B there and back, and one W
+        (Schedule.zero_bubble, 1, 4 * 2 + 1),
+        (Schedule.zero_bubble, 2, 8 * 2 + 1),
+        # torch computes the two weight gradients of the first rank last
+        (Schedule.zbv, 2, 8 * 2 + 2),
+    ],
+)
+def test_a_single_micro_batch_goes_through_four_stages_one_by_one(schedule: Schedule, v: int, passes: int) -> None:
+    work = 3 * v
+
+    assert bubble_fraction(schedule, 4, 1, v) == pytest.approx((passes - work) / passes)
+
+
+def test_dualpipes_bubble_is_that_of_its_paper() -> None:
+    # (PP/2-1)(F&B + B - 3W) = 3 · (3 + 2 - 3) passes, of 20 micro-batches of 3; DualPipeV folds 16 stages into 8 ranks
+    assert bubble_over_ideal(Schedule.dualpipe, 8, 20) == pytest.approx(6 / 60)
+    assert bubble_over_ideal(Schedule.dualpipev, 8, 20) == pytest.approx(7 * 2 / 120)
 
 
 def test_without_a_pipeline_there_is_no_bubble() -> None:
@@ -93,3 +122,21 @@ def test_a_v_shape_turns_around_without_a_message() -> None:
     assert [tuple(chunk.stage for chunk in plan.chunks) for plan in plans] == [(0, 7), (1, 6), (2, 5), (3, 4)]
     assert [plan.sends_forward for plan in plans] == [1, 2, 2, 1]
     assert (plans[0].has_embedding, plans[0].has_head) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        # Megatron-Core, get_forward_backward_func: with and without interleaving, nothing else
+        ({"framework": "megatron", "schedule": "zbv"}, r"megatron has no schedule zbv \(it has 1f1b, interleaved_1f1b"),
+        ({"framework": "megatron", "schedule": "gpipe"}, "megatron has no schedule gpipe"),
+        ({"framework": "torchtitan", "schedule": "dualpipe"}, "torchtitan has no schedule dualpipe"),
+        ({"framework": "pytorch", "schedule": "zbv", "vp": 4}, "two chunks a rank, and vp is 4"),
+        ({"framework": "pytorch", "schedule": "dualpipev", "num_microbatches": 7}, "at least 2 · pp 4 = 8"),
+        ({"framework": "pytorch", "schedule": "dualpipe", "num_microbatches": 9}, "an even num_microbatches"),
+        ({"framework": "torchtitan", "vp": 2, "num_microbatches": 9}, "no multiple of rounds 2"),
+    ],
+)
+def test_schedules_that_a_framework_lacks_or_can_not_fill_are_refused(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(ModelError, match=told):
+        check_layout(load_preset("llama3-8b"), Layout(pp=4, **fields))

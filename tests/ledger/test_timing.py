@@ -25,6 +25,7 @@ IDEAL = Cluster(
     attention_efficiency=1.0,
     memory_bytes_per_s=1e20,
     memory_efficiency=1.0,
+    memory_bytes=80_000_000_000,
     nvlink=FREE,
     ib=FREE,
 )

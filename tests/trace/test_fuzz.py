@@ -248,7 +248,7 @@ def test_one_broken_event_costs_that_event_and_no_other() -> None:
     assert isinstance(outcome, RankSummary)
     assert outcome.head.events == len(trace["traceEvents"]) - 1
     assert [problem.message.split(",")[0] for problem in outcome.head.problems] == [
-        "1 events are broken and were left out"
+        "1 event is broken and was left out"
     ]
 
 

@@ -16,7 +16,7 @@ from tracelens.comparison.sizes import same_calls
 from tracelens.inferred import Inference
 from tracelens.results import Finding
 from tracelens.topology import Axis
-from tracelens.units import format_bytes
+from tracelens.units import format_bytes, noun
 
 # --- layout -----------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def check_traffic(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[
         if same
         else finding(
             Code.layout_differs,
-            f"the job has {world} ranks, the baseline {expected}",
+            f"the job has {world} {noun(world or 2, 'rank')}, the baseline {expected}",
             hint="compare runs of one size, or make a baseline of this one",
         ),
     )
@@ -114,7 +114,7 @@ def _check_kind(name: str, row: BaselineRow | None, kind: KindOfCall | None, pol
 def _calls_differ(name: str, calls: float, expected: float, gone: str, axis: Axis | None) -> Finding:
     return finding(
         Code.calls_differ,
-        f"{name}: {calls:.6g} calls a step, the reference has {expected:.6g}{gone}",
+        f"{name}: {calls:.6g} {noun(calls, 'call')} a step, the reference has {expected:.6g}{gone}",
         hint="`tracelens diff BASE --against PATH` shows where; if it is meant: `tracelens baseline update`",
         axis=axis,
         measured=calls,

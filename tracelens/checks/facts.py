@@ -13,6 +13,7 @@ from tracelens.inferred import Inference
 from tracelens.many_ranks import Skew
 from tracelens.results import Finding, Group, Measurement, SizeRow, Traffic
 from tracelens.topology import Axis
+from tracelens.units import noun, plural
 
 _FLOATS = frozenset({"fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2"})
 _EXCHANGED = (Axis.ep, Axis.embedding_table)
@@ -78,12 +79,13 @@ class Facts:
         calls = sum(row.calls_per_step.mean * row.steps_used for row in rows)
         timed = sum(row.calls_with_time or 0 for row in rows)
         missing = any(row.lacks_time for row in rows)
-        of = f" of {sum(row.calls or 0 for row in rows)}" if missing else ""
+        issued = sum(row.calls or 0 for row in rows)
         run = self.measurement.run
         world = "?" if run.world_size is None else str(run.world_size)
         steps = max((row.steps_used for row in rows), default=0)
-        told = f"{timed}{of} calls with time, " if calls else ""
-        return f"{told}{steps} steps, {len(run.ranks) or 1} of {world} ranks"
+        known = f"{timed:,} of {plural(issued, 'call')}" if missing else plural(timed, "call")
+        told = f"{known} with time, " if calls else ""
+        return f"{told}{plural(steps, 'step')}, {len(run.ranks) or 1} of {world} {noun(run.world_size or 2, 'rank')}"
 
     def doubt(self, rows: Sequence[Traffic], *said: Literal["bytes", "time"]) -> str:
         """What makes numbers of some rows lower bounds, to end a message with; nothing where all is known.
@@ -96,7 +98,11 @@ class Facts:
             "bytes": sum(row.calls_with_bytes or 0 for row in told),
             "time": sum(row.calls_with_time or 0 for row in told),
         }
-        parts = [f"the {word} of {calls - count} of {calls} calls" for word in said if (count := known[word]) < calls]
+        parts = [
+            f"the {word} of {calls - count:,} of {plural(calls, 'call')}"
+            for word in said
+            if (count := known[word]) < calls
+        ]
         return f" (lower bounds: {' and '.join(parts)} not known)" if parts else ""
 
     @cached_property

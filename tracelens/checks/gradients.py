@@ -10,7 +10,7 @@ from tracelens.collectives import DTYPE_BYTES, Primitive
 from tracelens.inferred import InferredConfig
 from tracelens.results import Finding, SizeRow, Traffic
 from tracelens.topology import Axis
-from tracelens.units import format_bytes, format_percent, format_time
+from tracelens.units import format_bytes, format_percent, format_time, noun
 
 REDUCTIONS = frozenset({Primitive.reduce_scatter, Primitive.all_reduce, Primitive.reduce})
 _WORTH_BYTES = 1 << 20
@@ -92,8 +92,8 @@ def _small(facts: Facts, axis: Axis | None, sizes: Sequence[SizeRow]) -> Iterato
     rows = facts.rows(lambda row: (row.rank_class, row.group, row.primitive) in kinds)
     yield finding(
         Code.messages_small,
-        f"{calls:.4g} of {all_calls:.4g} {axis} calls a step carry less than {format_bytes(KNEE_BYTES)} "
-        f"({format_percent(calls / all_calls)}; {format_bytes(payload / calls)} on average) and take "
+        f"{calls:.4g} of {all_calls:.4g} {axis} {noun(all_calls, 'call')} a step {noun(calls, 'carries', 'carry')} "
+        f"less than {format_bytes(KNEE_BYTES)} ({format_percent(calls / all_calls)}; {format_bytes(payload / calls)} on average) and take "
         f"{format_time(busy)}{facts.doubt(rows, 'bytes', 'time')}",
         hint="merge them: larger buckets (bucket_cap_mb, reduce_bucket_size), larger FSDP units, "
         "a higher stage3_param_persistence_threshold",

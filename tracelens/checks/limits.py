@@ -19,7 +19,7 @@ from tracelens.errors import Severity
 from tracelens.many_ranks import LinkUse, Skew
 from tracelens.results import Finding, Limit
 from tracelens.topology import Axis
-from tracelens.units import format_bytes, format_percent, format_rate, format_time
+from tracelens.units import format_bytes, format_percent, format_rate, format_time, noun, plural
 
 
 class Checked(NamedTuple):
@@ -211,8 +211,9 @@ def _straggler(skew: Skew, share: float, wait_ns: float, limit: float) -> Findin
     assert skew.last is not None
     return finding(
         Code.straggler,
-        f"rank {skew.last.rank} comes last in {skew.last.calls} of {skew.last.of} {skew.primitive} calls; a "
-        f"rank waits {format_time(wait_ns)} a step on average ({format_percent(share)})",
+        f"rank {skew.last.rank} comes last in {skew.last.calls} of {skew.last.of} {skew.primitive} "
+        f"{noun(skew.last.of, 'call')}; "
+        f"a rank waits {format_time(wait_ns)} a step on average ({format_percent(share)})",
         hint=f"what it does more before: {skew.last.cause.value}",
         axis=skew.axis,
         ranks=(skew.last.rank,),
@@ -242,7 +243,7 @@ def _crossing(facts: Facts, axis: Axis) -> Finding:
     group, nodes = crossing[0], facts.measurement.run.gpus_per_node
     return finding(
         Code.group_spans_nodes,
-        f"{len(crossing)} groups of {axis} cross nodes of {nodes} GPUs, "
+        f"{plural(len(crossing), 'group')} of {axis} {noun(len(crossing), 'crosses', 'cross')} nodes of {nodes} GPUs, "
         f"such as that of {group.size} ranks from {min(group.ranks or (0,))}",
         hint="change the order of the axes, or their degrees",
         axis=axis,

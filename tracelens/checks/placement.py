@@ -10,7 +10,7 @@ from tracelens.collectives import Primitive
 from tracelens.errors import Severity
 from tracelens.results import Evidence, Finding, SizeRow, Traffic
 from tracelens.topology import Axis
-from tracelens.units import format_bytes, format_percent, format_time
+from tracelens.units import format_bytes, format_percent, format_time, noun
 
 _RECORDING = "NCCL"
 """The library whose calls PyTorch records."""
@@ -51,10 +51,15 @@ def find_groups_of_one(facts: Facts) -> Iterator[Finding]:
     if not rows:
         return
     busy = facts.mean(rows, lambda row: row.busy_ns_per_step)
-    cost = f"take {format_time(busy)}" if busy else "launch no communication kernel"
+    cost = (
+        f"{noun(calls, 'takes', 'take')} {format_time(busy)}"
+        if busy
+        else f"{noun(calls, 'launches', 'launch')} no communication kernel"
+    )
     yield finding(
         Code.group_of_one,
-        f"{calls:.4g} calls a step in groups of one rank move nothing between GPUs and {cost}",
+        f"{calls:.4g} {noun(calls, 'call')} a step in groups of one rank {noun(calls, 'moves', 'move')} nothing "
+        f"between GPUs and {cost}",
         severity=ABOUT[Code.group_of_one].severity if busy else Severity.info,
         hint="leave the parallel wrapper out, or skip the call, where an axis has one rank",
         measured=calls,
@@ -112,8 +117,8 @@ def find_missing_sequence_parallel(facts: Facts) -> Iterator[Finding]:
     calls = sum(facts.share(row) * row.calls_per_step.mean for row in whole)
     yield finding(
         Code.sequence_parallel_missing,
-        f"tensor parallelism of {config.tp} all-reduces whole activations ({calls:.4g} calls, {format_bytes(sent)} a "
-        f"step): every rank keeps all of them between the layers{facts.doubt(rows, 'bytes')}",
+        f"tensor parallelism of {config.tp} all-reduces whole activations ({calls:.4g} {noun(calls, 'call')}, "
+        f"{format_bytes(sent)} a step): every rank keeps all of them between the layers{facts.doubt(rows, 'bytes')}",
         hint=f"sequence parallelism sends about the same bytes and keeps 1/{config.tp} of the activations there",
         axis=Axis.tp,
         measured=sent,

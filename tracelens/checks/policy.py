@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 import tomllib
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 
 from tracelens.checks.codes import Code
 from tracelens.errors import InputError
+from tracelens.fields import explain_fault, nearest
 from tracelens.inferred import ContextKind, Recompute, Schedule, Sharding
 from tracelens.topology import Axis
 from tracelens.units import refuse_fraction
@@ -121,17 +120,7 @@ def limits_nothing(policy: Policy) -> bool:
     return all(getattr(policy, part) == getattr(default, part) for part in parts)
 
 
-_SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "": Policy,
-    "expect": Expect,
-    "reference": Reference,
-    "traffic": TrafficLimits,
-    "time": TimeLimits,
-    "overlap": OverlapLimits,
-    "limits": Limits,
-}
-_UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`(?: - at `\$\.?(?P<where>[^`]*)`)?")
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$")
+_SECTIONS = ("expect", "reference", "traffic", "time", "overlap", "limits")
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -161,28 +150,11 @@ def load_policy(path: str | Path) -> Policy:
     try:
         policy = msgspec.convert(fields, Policy)
     except msgspec.ValidationError as error:
-        raise _explain(path, str(error)) from error
+        fault = explain_fault(error, Policy, fields)
+        raise InputError(f"`{path}`: {fault.told}", hint=fault.hint) from error
     _check_words(path, policy)
     _check_numbers(path, policy)
     return policy
-
-
-def _explain(path: str | Path, told: str) -> InputError:
-    unknown = _UNKNOWN.search(told)
-    if unknown is None:
-        place = _PLACE.match(told)
-        where = place["where"] if place and place["where"] else ""
-        what = place["what"] if place else told
-        return InputError(f"`{path}`: {where or 'the policy'}: {what[:1].lower()}{what[1:]}")
-    where, key = unknown["where"] or "", unknown["key"]
-    known = _SECTIONS.get(where, Policy).__struct_fields__
-    return InputError(f"`{path}`: unknown key `{f'{where}.{key}' if where else key}`", hint=nearest(key, known))
-
-
-def nearest(word: str, known: tuple[str, ...]) -> str:
-    """The known word that is closest, or all of them."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean `{close[0]}`?" if close else f"known: {', '.join(known)}"
 
 
 _FRACTIONS = frozenset({"relative", "all_to_all_relative"})
@@ -218,8 +190,6 @@ def render_policy(policy: Policy, comments: dict[str, str]) -> str:
     """
     lines = [f"schema_version = {policy.schema_version}"]
     for section in _SECTIONS:
-        if not section:
-            continue
         part = getattr(policy, section)
         told = {key: value for key in part.__struct_fields__ if (value := getattr(part, key)) not in (None, (), {})}
         if told:

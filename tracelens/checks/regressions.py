@@ -10,7 +10,7 @@ from tracelens.checks.facts import Facts, finding
 from tracelens.checks.judged import Judged, judge, not_checked
 from tracelens.checks.policy import Policy
 from tracelens.results import Finding
-from tracelens.units import format_time
+from tracelens.units import format_time, noun, plural
 
 _WORDS = {"step_time": "the step", "exposed_comm": "exposed communication", "idle": "idle time"}
 _NO_TIME = "the trace has no time on a GPU"
@@ -28,7 +28,9 @@ def is_open(facts: Facts, part: str, *, broken: bool) -> bool:
 
 def why_open(facts: Facts) -> str:
     """Why a limit on time is not checked where calls have no kernel."""
-    return f"{facts.untimed_calls} calls have no kernel in the trace, and how long they took is not known"
+    told = plural(facts.untimed_calls, "call has", "calls have")
+    took = noun(facts.untimed_calls, "it", "they")
+    return f"{told} no kernel in the trace, and how long {took} took is not known"
 
 
 def check_time(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Judged]:
@@ -68,7 +70,7 @@ def _slower(name: str, now: float, most: float, part: BaselineTime, steps: int, 
         measured=now,
         limit=most,
         unit="ns",
-        coverage=f"{steps} steps against {part.values} {'runs' if of_runs else 'steps'}",
+        coverage=f"{plural(steps, 'step')} against {plural(part.values, 'run' if of_runs else 'step')}",
     )
 
 

@@ -8,7 +8,7 @@ from tracelens.checks.codes import Code
 from tracelens.checks.facts import Facts, finding
 from tracelens.results import Finding
 from tracelens.topology import Axis
-from tracelens.units import format_bytes, format_percent, format_rate, format_time
+from tracelens.units import format_bytes, format_percent, format_rate, format_time, noun, plural
 
 _WORTH_BUBBLE, _MORE_THAN_PROMISED = 0.02, 1.2
 IMBALANCED = 1.3
@@ -44,14 +44,17 @@ def find_large_bubble(facts: Facts) -> Iterator[Finding]:
     yield finding(
         Code.bubble_over_promise,
         f"the pipeline's bubble is {format_percent(seen)} of its work; {pipeline.schedule or 'the schedule'} with "
-        f"{pipeline.microbatches or '?'} micro-batches promises {format_percent(promised)}{unequal}",
+        f"{pipeline.microbatches or '?'} "
+        f"{noun(pipeline.microbatches or 2, 'micro-batch promises', 'micro-batches promise')} "
+        f"{format_percent(promised)}{unequal}",
         hint="balance the stages (layers, embedding and head), use more micro-batches or virtual stages",
         axis=Axis.pp,
         measured=seen,
         limit=promised,
         unit="fraction",
         claimed_ns=facts.claims.take(rows, at_most=beyond),
-        coverage=f"{len(told)} pipelines and steps, {len(facts.measurement.run.ranks)} ranks",
+        coverage=f"{plural(len(told), 'pipeline and step', 'pipelines and steps')}, "
+        f"{plural(len(facts.measurement.run.ranks), 'rank')}",
     )
 
 
@@ -80,7 +83,8 @@ def find_unequal_experts(facts: Facts) -> Iterator[Finding]:
         measured=routing.imbalance_median,
         limit=IMBALANCED,
         claimed_ns=facts.claims.take(rows, at_most=waited),
-        coverage=f"{routing.dispatches} dispatches and {routing.combines} combines of {ranks} ranks",
+        coverage=f"{plural(routing.dispatches, 'dispatch', 'dispatches')} and {plural(routing.combines, 'combine')} "
+        f"of {plural(ranks, 'rank')}",
     )
 
 
@@ -114,7 +118,7 @@ def find_slow_links(facts: Facts) -> Iterator[Finding]:
         limit=SLOW_LINK,
         unit="fraction",
         claimed_ns=facts.claims.take(rows, at_most=lost),
-        coverage=f"{worst.calls} calls",
+        coverage=plural(worst.calls, "call"),
     )
 
 

@@ -19,12 +19,12 @@ from tracelens.inference.infer import reason
 from tracelens.inference.labels import label_measurement
 from tracelens.measurement.measure import measure
 from tracelens.report.document import make_document
-from tracelens.report.lines import plural
 from tracelens.report.table import printable
 from tracelens.summary import RankSummary
 from tracelens.trace.discover import Discovery, discover
 from tracelens.trace.remote import Location
 from tracelens.trace.source import is_archive
+from tracelens.units import plural
 
 
 @click.command("annotate")

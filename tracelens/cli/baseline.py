@@ -11,7 +11,7 @@ from tracelens.checks.good_runs import GoodRun, require_one_job
 from tracelens.cli.options import Measuring, Reading, measuring_options, reading_options
 from tracelens.cli.output import refuse_overwrite, replacing
 from tracelens.cli.sides import read_runs
-from tracelens.units import format_bytes
+from tracelens.units import format_bytes, noun
 
 DEFAULT_FILE = "tracelens.baseline.json"
 
@@ -57,6 +57,7 @@ def _changes(before: Baseline, after: Baseline) -> list[str]:
             axis = next((row.axis for row in (other, one) if row is not None and row.axis is not None), None)
             told = name_kind(key[0], axis, key[1], key[2])
             lines.append(
-                f"{told}: {calls[0]:.6g} → {calls[1]:.6g} calls, {format_bytes(sent[0])} → {format_bytes(sent[1])}"
+                f"{told}: {calls[0]:.6g} → {calls[1]:.6g} {noun(calls[1], 'call')}, "
+                f"{format_bytes(sent[0])} → {format_bytes(sent[1])}"
             )
     return lines or ["calls and bytes are unchanged"]

@@ -15,7 +15,7 @@ from tracelens.checks.facts import Facts
 from tracelens.checks.find import find
 from tracelens.checks.good_runs import GoodRun, describe_looseness, require_one_job
 from tracelens.checks.limits import check, weigh
-from tracelens.checks.policy import Policy, limits_nothing, load_policy, nearest, render_policy
+from tracelens.checks.policy import Policy, limits_nothing, load_policy, render_policy
 from tracelens.checks.propose import COMMENTS, propose_policy
 from tracelens.cli.diff import DEFAULT_TOLERANCE, compare_with_ledger
 from tracelens.cli.layout_options import LAYOUT_NAMES, build_layout
@@ -33,6 +33,8 @@ from tracelens.cli.rendering import write_document
 from tracelens.cli.sides import Side, read_runs, read_side
 from tracelens.compared import Comparison
 from tracelens.errors import InputError, Severity, UsageError
+from tracelens.fields import explain_fault, nearest
+from tracelens.ledger.layout import Layout
 from tracelens.report.document import make_document
 from tracelens.report.table import as_text
 
@@ -151,7 +153,8 @@ def _comparison(side: Side, policy: Policy, folder: Path) -> Comparison | None:
         build_layout(dict(reference.layout))
         return compare_with_ledger(side, model, dict(reference.layout), DEFAULT_TOLERANCE)
     except msgspec.ValidationError as error:
-        raise InputError(f"the policy: reference.layout: {error}") from error
+        fault = explain_fault(error, Layout, reference.layout)
+        raise InputError(f"the policy: reference.layout: {fault.told}", hint=fault.hint) from error
 
 
 def _write_policy(checking: Checking, reading: Reading, measuring: Measuring, *, blind: bool, force: bool) -> None:

@@ -18,6 +18,7 @@ from tracelens.cli.reading import known_kernels, read
 from tracelens.crosscheck.faults import MEANINGS
 from tracelens.crosscheck.figures import decimals_of
 from tracelens.report.table import WIDTH, Column, lay_out, printable
+from tracelens.units import plural
 
 if TYPE_CHECKING:
     from tracelens.crosscheck.compare import FileComparison, HtaComparison, Row
@@ -110,4 +111,4 @@ def _summarize(comparison: HtaComparison) -> str:
     failed = sum(file.hta_error is not None for file in comparison.files)
     counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in ("equal", "explained", "unexplained"))
     end = f"; HTA fails on {failed}" if failed else ""
-    return f"{verdicts.total()} numbers of {len(comparison.files)} files: {counts}{end}"
+    return f"{plural(verdicts.total(), 'number')} of {plural(len(comparison.files), 'file')}: {counts}{end}"

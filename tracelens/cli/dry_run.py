@@ -14,7 +14,7 @@ from tracelens.report.document import make_document
 from tracelens.report.table import Column, lay_out
 from tracelens.results import Group, Traffic
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, format_bytes
+from tracelens.units import UNKNOWN, format_bytes, plural
 
 if TYPE_CHECKING:
     from tracelens.capture.traffic import DryRun
@@ -99,7 +99,7 @@ def _render_json(result: DryRun) -> str:
 
 def _render_text(result: DryRun) -> str:
     groups = {group.id: group for group in result.groups}
-    lines = [f"{result.world_size} ranks, per step:"]
+    lines = [f"{plural(result.world_size, 'rank')}, per step:"]
     for rank in result.ranks:
         rows = [row for row in result.traffic if row.ranks == (rank.rank,)]
         lines += ["", f"rank {rank.rank}", *(_table(rows, groups) if rows else ["  nothing is sent"])]

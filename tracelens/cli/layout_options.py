@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from tracelens.errors import UsageError
+from tracelens.fields import explain_fault, nearest
 from tracelens.ledger.layout import CpKind, Framework, Layout, Optimizer, Precision, Recompute, Schedule
 from tracelens.ledger.options import Options
 
@@ -162,14 +163,17 @@ def _options(layout: Layout, choices: tuple[str, ...]) -> Options:
         raise UsageError(f"{layout.framework} has no options", hint="leave --option out")
     fields = {name: getattr(own, name) for name in own.__struct_fields__}
     for choice in choices:
-        name, _, value = choice.partition("=")
+        name, equals, value = choice.partition("=")
         if name not in fields:
-            raise UsageError(f"{layout.framework} has no option `{name}`", hint=f"one of: {', '.join(fields)}")
+            raise UsageError(f"{layout.framework} has no option `{name}`", hint=nearest(name, tuple(fields)))
+        if not equals:
+            raise UsageError(f"--option {name} has no value", hint=f"write --option {name}=VALUE")
         fields[name] = None if value == "null" else value
     try:
         return msgspec.convert(fields, type(own), strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"--option: {error}") from error
+        fault = explain_fault(error, type(own), fields)
+        raise UsageError(f"--option: {fault.told}", hint=fault.hint) from error
 
 
 def _check_world(layout: Layout, world_size: int | None) -> None:

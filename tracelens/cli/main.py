@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import click
 
 from tracelens import __version__
-from tracelens.errors import TraceLensError
+from tracelens.errors import TraceLensError, UsageError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -52,6 +52,20 @@ class LazyGroup(click.Group):
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names.
+
+        Raises:
+            UsageError: for a name that is none, with the one that is near.
+        """
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from tracelens.fields import nearest
+
+            raise UsageError(f"no such command `{args[0]}`", hint=nearest(args[0], tuple(COMMANDS)))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands from our own one-liners."""

@@ -12,6 +12,7 @@ import msgspec
 
 from tracelens.cli.options import output_options
 from tracelens.cli.output import Format, Output
+from tracelens.units import plural
 
 if TYPE_CHECKING:
     from tracelens.capture.toys.exercise import Check
@@ -35,7 +36,7 @@ EXIT_DIFFERS = 1
 
 
 @click.command("toys")
-@click.argument("exercise", type=click.Choice([*ARTICLE, "all", *FURTHER, "further"]))
+@click.argument("exercise", metavar="EXERCISE", type=click.Choice([*ARTICLE, "all", *FURTHER, "further"]))
 @click.option(
     "--trace",
     "folder",
@@ -47,8 +48,9 @@ EXIT_DIFFERS = 1
 def command(*, exercise: str, folder: Path | None, output: Output) -> int:
     """Run parallel algorithms on four gloo processes and compare them, cell by cell, with one process.
 
-    `all` are the article's five; `further` are its other systems, through PyTorch's own implementations
-    where it has them. Needs the extra `torch`, no GPU, no network.
+    EXERCISE is `all`, the article's five: zero, tp, cp, pp, ep; or `further`, its other systems, through PyTorch's
+    own implementations where it has them: zero1, zero2, zero3, fsdp2, fsdp2-no-reshard, hsdp, sp, ulysses, 1f1b,
+    interleaved; or one of them. Needs the extra `torch`, no GPU, no network.
 
     Exit codes: 0 every number is right, 1 a number differs, 2 an exercise could not run.
     """
@@ -75,7 +77,7 @@ def _render_text(outcomes: Sequence[Outcome]) -> str:
     checks = [check for outcome in outcomes for report in outcome.reports for check in report.checks]
     wrong = sum(not check.passed for check in checks)
     verdict = "all as they must be" if not wrong else f"{wrong} of them DIFFER"
-    return "\n".join([*lines, f"{len(checks)} numbers on 4 ranks: {verdict}"]) + "\n"
+    return "\n".join([*lines, f"{plural(len(checks), 'number')} on 4 ranks: {verdict}"]) + "\n"
 
 
 def _outcome_lines(outcome: Outcome) -> list[str]:

@@ -14,6 +14,7 @@ from tracelens.comparison.sizes import same_bytes, same_calls
 from tracelens.errors import TraceLensError
 from tracelens.ledger.layout import Layout
 from tracelens.ledger.model import ModelSpec
+from tracelens.units import noun
 
 MOST_CHANGES = 6
 """How many alternatives may be put on top of one another."""
@@ -185,4 +186,4 @@ def cut_step(pair: Pair) -> str | None:
     full = None if seen is None or not pair.measured_calls else seen * most / pair.measured_calls
     if not same_bytes(pair.predicted_bytes, full, 0.01):
         return None
-    return f"a step is cut: it holds {fewest:g} calls, whole steps hold the {most:g} predicted"
+    return f"a step is cut: it holds {fewest:g} {noun(fewest, 'call')}, whole steps hold the {most:g} predicted"

@@ -14,6 +14,7 @@ from tracelens.comparison.step_times import common_ranks, compare_steps, is_slow
 from tracelens.errors import InputError
 from tracelens.results import Measurement
 from tracelens.topology import format_ranks
+from tracelens.units import noun, plural
 
 
 def compare_runs(
@@ -70,10 +71,11 @@ def _gaps(word: str, measurement: Measurement) -> Iterator[str]:
     calls = sum(row.calls or 0 for row in measurement.sizes)
     unsized = calls - sum(row.calls_with_bytes or 0 for row in measurement.sizes)
     if unsized:
-        yield f"the bytes of {unsized} of {calls} calls of the {word} are not known"
+        yield f"the bytes of {unsized:,} of {plural(calls, 'call')} of the {word} are not known"
     untimed = sum(row.untimed_calls for row in measurement.time)
     if untimed:
-        yield f"{untimed} calls of the {word} have no kernel in the trace: what they changed in its time is not known"
+        told = f"{plural(untimed, 'call')} of the {word} {noun(untimed, 'has', 'have')} no kernel in the trace"
+        yield f"{told}: what {noun(untimed, 'it', 'they')} changed in its time is not known"
 
 
 def _notes(one: Measurement, other: Measurement) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tracelens.inference.uses import UNDECIDED, Role, sizeable
 from tracelens.inferred import InferredAxis
 from tracelens.results import Finding
 from tracelens.topology import Axis
+from tracelens.units import noun, plural
 
 DATA_ROLES = (Role.weights, Role.updates, Role.grads)
 
@@ -304,7 +305,8 @@ def _unexplained(job: Job) -> str | None:
         for group, calls in view.by_group.items():
             tensors = sizeable(calls)
             if group not in sure and tensors and view.groups[group].size != 1:
-                return f"{len(tensors)} calls in {view.groups[group].told()} fit no rule"
+                fit = noun(len(tensors), "fits", "fit")
+                return f"{plural(len(tensors), 'call')} in {view.groups[group].told()} {fit} no rule"
     return None
 
 

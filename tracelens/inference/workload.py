@@ -13,6 +13,7 @@ from tracelens.inference.observations import Call, RankView
 from tracelens.inference.uses import Role, matmul_between
 from tracelens.inferred import Inference, PrimitiveShare, Workload
 from tracelens.results import Measurement
+from tracelens.units import plural
 
 P = Primitive
 
@@ -34,7 +35,7 @@ def find_workload(job: Job) -> tuple[Workload, str]:
     unexplained = max(sum(view.kernels.values()) for view in job.views)
     short = unexplained < calls <= _MOST_OF_A_BENCHMARK
     if short and all(len(uses) <= 1 for uses in job.uses) and not _runs_layers(job):
-        return "benchmark", f"{calls} calls for one purpose, no backward, no optimizer"
+        return "benchmark", f"{plural(calls, 'call')} for one purpose, no backward, no optimizer"
     return "inference", "no backward was seen"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tracelens.errors import InputError, UsageError
+from tracelens.fields import explain_fault
 from tracelens.ledger.results import Link
 
 _PRESETS = resources.files("tracelens.ledger") / "clusters"
@@ -38,6 +39,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Share of the peak that fused attention reaches (FlashAttention-2, arXiv 2307.08691; -3, arXiv 2407.08608)."""
     memory_bytes_per_s: float
     memory_efficiency: float
+    memory_bytes: int | None = None
+    """Memory of a GPU; null is unknown, and whether a layout fits too."""
     nvlink: LinkSpeed
     ib: LinkSpeed
 
@@ -71,6 +74,11 @@ def load_cluster(source: str) -> Cluster:
     else:
         raise UsageError(f"no cluster `{source}`", hint=f"one of: {', '.join(list_clusters())}; or a TOML file")
     try:
-        return msgspec.convert(tomllib.loads(text), Cluster)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise InputError(f"{source} describes no cluster: {error}") from error
+        fields = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source} is no TOML file: {error}", hint="docs/predict.md shows a cluster") from error
+    try:
+        return msgspec.convert(fields, Cluster)
+    except msgspec.ValidationError as error:
+        fault = explain_fault(error, Cluster, fields)
+        raise InputError(f"{source} describes no cluster: {fault.told}", hint=fault.hint) from error

@@ -13,12 +13,13 @@ from tracelens.ledger.held import dense_formula, expert_formula
 from tracelens.ledger.layout import Framework, Layout, Optimizer, Precision, Recompute
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.parameters import Part, count_parameters
-from tracelens.ledger.results import Activations, StageMemory, State
+from tracelens.ledger.results import Activations, Memory, StageMemory, State
 from tracelens.ledger.schedules import microbatches_in_flight
 from tracelens.ledger.stages import StagePlan
 
 _NATIVE = (Framework.torchtitan, Framework.pytorch, Framework.fsdp1)
 _MOMENTS = {Optimizer.adam: 8, Optimizer.sgd: 0, Optimizer.momentum: 4, Optimizer.adam_8bit: 2}
+_NOT_COUNTED = ("communication buffers", "workspaces of kernels", "CUDA and NCCL", "fragmentation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +191,25 @@ def _end_bytes(model: ModelSpec, layout: Layout, stage: StagePlan, flying: float
 def stage_memory(model: ModelSpec, layout: Layout, stage: StagePlan, bindings: dict[str, int]) -> StageMemory:
     """Memory of one pipeline rank."""
     held = held_parameters(model, stage, bindings)
+    state, activations = resident_state(layout, held), stage_activations(model, layout, stage)
     return StageMemory(
         stage=stage.rank,
         layers=stage.layers,
         parameters=held.dense + held.expert,
-        state=resident_state(layout, held),
-        activations=stage_activations(model, layout, stage),
+        state=state,
+        activations=activations,
+        total_bytes=state.total_bytes + activations.total_bytes,
+    )
+
+
+def fit_memory(fullest: StageMemory, layout: Layout, available: int | None) -> Memory:
+    """What the fullest pipeline rank needs, against the memory of a GPU."""
+    gathers = layout.framework in _NATIVE or (layout.framework is Framework.deepspeed and layout.zero_level == 3)
+    gathered = ("gathered parameters",) if gathers and layout.shard_ranks > 1 and not _keeps_gathered(layout) else ()
+    return Memory(
+        stage=fullest.stage,
+        needed_bytes=fullest.total_bytes,
+        available_bytes=available,
+        fits=None if available is None else fullest.total_bytes <= available,
+        not_counted=(*gathered, *_NOT_COUNTED),
     )

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import InputError, ModelError
+from tracelens.fields import explain_fault
 from tracelens.ledger.huggingface import model_from_config
 from tracelens.ledger.model import ModelSpec
 
@@ -92,12 +93,13 @@ def _model_from_file(path: Path) -> ModelSpec:
 def _model_from_toml(text: str, *, where: str, name: str) -> ModelSpec:
     try:
         fields: dict[str, Any] = {"name": name} | tomllib.loads(text)
-        return msgspec.convert(fields, ModelSpec)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{where} is no TOML file: {error}", hint="docs/predict.md shows one") from error
+    try:
+        return msgspec.convert(fields, ModelSpec)
     except msgspec.ValidationError as error:
-        known = ", ".join(ModelSpec.__struct_fields__)
-        raise ModelError(f"{where}: {error}", hint=f"fields of a model: {known}") from error
+        fault = explain_fault(error, ModelSpec, fields)
+        raise ModelError(f"{where}: {fault.told}", hint=fault.hint or "docs/predict.md shows a model") from error
 
 
 def _json_object(text: str, path: Path) -> dict[str, Any]:

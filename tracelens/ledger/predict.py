@@ -11,7 +11,7 @@ from tracelens.ledger.bindings import bind_layout, bind_stage
 from tracelens.ledger.cluster import Cluster, load_cluster
 from tracelens.ledger.expressions import Bindings
 from tracelens.ledger.layout import Framework, Layout
-from tracelens.ledger.memory import activation_bytes_per_layer, stage_memory, textbook_state
+from tracelens.ledger.memory import activation_bytes_per_layer, fit_memory, stage_memory, textbook_state
 from tracelens.ledger.model import ModelSpec
 from tracelens.ledger.parameters import count_parameters
 from tracelens.ledger.results import Activations, Ledger, LedgerRow, StageMemory, TimeEstimate
@@ -62,7 +62,8 @@ def predict(
     chosen = [plan for plan in plans if stage is None or plan.rank == stage]
     rows = _rows_of_stages(model, layout, chosen, shared)
     memory = tuple(stage_memory(model, layout, plan, shared | bind_stage(plan)) for plan in chosen)
-    fullest = max(memory, key=lambda held: held.state.total_bytes + held.activations.total_bytes)
+    fullest = max(memory, key=lambda held: held.total_bytes)
+    machines = load_cluster(cluster) if isinstance(cluster, str) else cluster
     return Ledger(
         model=model,
         layout=layout,
@@ -71,20 +72,20 @@ def predict(
         state=fullest.state,
         activations=fullest.activations,
         stages=memory,
+        memory=fit_memory(fullest, layout, None if machines is None else machines.memory_bytes),
         bubble_fraction=bubble_fraction(layout.kind_of_schedule, layout.pp, layout.num_microbatches, layout.vp),
         busiest_stage=_busiest(rows),
-        time=None if cluster is None else _time(model, layout, cluster, chosen, rows),
+        time=None if machines is None else _time(model, layout, machines, chosen, rows),
     )
 
 
 def _time(
     model: ModelSpec,
     layout: Layout,
-    cluster: Cluster | str,
+    machines: Cluster,
     plans: list[StagePlan],
     rows: list[LedgerRow],
 ) -> TimeEstimate:
-    machines = load_cluster(cluster) if isinstance(cluster, str) else cluster
     stages = [(plan, tuple(row for row in rows if row.stage == plan.rank)) for plan in plans]
     return estimate_time(model, layout, machines, stages)
 
@@ -143,6 +144,7 @@ def _predict_textbook(model: ModelSpec, layout: Layout) -> Ledger:
         parameters=count_parameters(model).total // (layout.tp * layout.pp),
         state=state,
         activations=activations,
+        total_bytes=state.total_bytes + activations.total_bytes,
     )
     return Ledger(
         model=model,
@@ -152,6 +154,7 @@ def _predict_textbook(model: ModelSpec, layout: Layout) -> Ledger:
         state=state,
         activations=activations,
         stages=(held,),
+        memory=fit_memory(held, layout, None),
         bubble_fraction=bubble_fraction(layout.kind_of_schedule, layout.pp, layout.num_microbatches, layout.vp),
         busiest_stage=None,
     )

@@ -96,6 +96,23 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that one rank of the stage computes with, sharding not counted."""
     state: State
     activations: Activations
+    total_bytes: int
+    """States and activations at the worst moment."""
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fullest GPU needs, against what a GPU of the cluster has."""
+
+    stage: int
+    """The pipeline rank that holds most."""
+    needed_bytes: int
+    """States and activations at the worst moment."""
+    available_bytes: int | None
+    """Memory of a GPU of the cluster; null without a cluster."""
+    fits: bool | None
+    """Whether what is counted fits; null where `available_bytes` is."""
+    not_counted: tuple[str, ...]
+    """What takes memory too."""
 
 
 class TermTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +154,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     activations: Activations
     """Of the stage that holds most."""
     stages: tuple[StageMemory, ...]
+    memory: Memory
     bubble_fraction: float
     busiest_stage: int | None
     """The pipeline rank that sends most."""

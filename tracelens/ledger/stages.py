@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tracelens.errors import ModelError
 from tracelens.ledger.layout import Framework, Layout, Schedule
 from tracelens.ledger.model import ModelSpec
+from tracelens.units import plural
 
 _V_SHAPED = (Schedule.zbv, Schedule.dualpipev)
 
@@ -109,7 +110,7 @@ def _given_split(model: ModelSpec, layout: Layout, stages: int) -> tuple[int, ..
     counts = layout.layers_per_stage or ()
     if len(counts) != stages or sum(counts) != model.layers or min(counts) < 0:
         raise ModelError(
-            f"layers_per_stage {list(counts)} must be {stages} numbers (pp {layout.pp} · "
+            f"layers_per_stage {list(counts)} must be {plural(stages, 'number')} (pp {layout.pp} · "
             f"vp {stages // layout.pp}) that add up to layers {model.layers}"
         )
     return counts

@@ -88,7 +88,8 @@ def estimate_time(
     optimizer = max(_optimizer_seconds(model, layout, cluster, plan, sizes) for plan, _ in stages)
     slowest = max(timed, key=lambda stage: stage.busy)
     per_microbatch = (slowest.compute + slowest.inner_exposed) / layout.num_microbatches
-    bubble = idle_microbatches(layout.kind_of_schedule, layout.pp, layout.vp) * per_microbatch
+    idle = idle_microbatches(layout.kind_of_schedule, layout.pp, layout.num_microbatches, layout.vp)
+    bubble = idle * per_microbatch
     step = slowest.busy + bubble + optimizer
     tokens = layout.dp * layout.num_microbatches * sizes["b"] * sizes["s"]
     flop = model_flop_per_token(model, sizes) * tokens / layout.world_size

@@ -17,6 +17,7 @@ from tracelens.measurement.routing import measure_routing
 from tracelens.measurement.skew import measure_skew, time_calls
 from tracelens.summary import RankSummary
 from tracelens.topology import format_ranks
+from tracelens.units import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def _late_profilers(timed: pl.DataFrame) -> tuple[Problem, ...]:
     ranks = late["rank"].unique().sort().to_list()
     message = (
         f"the recording of {'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)} began while others waited "
-        f"in a call already: {len(late)} calls are left out of waiting, they show the profiler's start"
+        f"in a call already: {plural(len(late), 'call is', 'calls are')} left out of waiting, "
+        "which shows the profiler's start"
     )
     return (Problem(code="profiler-started-late", severity=Severity.info, message=message),)

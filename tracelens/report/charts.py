@@ -13,7 +13,7 @@ from tracelens.collectives import Primitive
 from tracelens.report.document import Document
 from tracelens.report.families import Family, total_families
 from tracelens.results import StepTime, Traffic
-from tracelens.units import at_least, format_bytes, format_percent, format_time
+from tracelens.units import at_least, format_bytes, format_percent, format_time, noun
 
 SCALE = 1000.0
 """Units of a lane's width."""
@@ -226,5 +226,5 @@ def _size_lane(bucket: int, sent: Mapping[Primitive, float], calls: float, most:
         if width > 0:
             spans.append(Span(at, width, primitive.value, f"{primitive.value} {format_bytes(value)}"))
         at += width
-    text = f"{calls:.4g} calls · {at_least(format_bytes(sum(sent.values())), partial=partial)}"
+    text = f"{calls:.4g} {noun(calls, 'call')} · {at_least(format_bytes(sum(sent.values())), partial=partial)}"
     return Lane(label=f"from {format_bytes(low)}", spans=tuple(spans), value=text)

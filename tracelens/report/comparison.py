@@ -15,10 +15,10 @@ from tracelens.compared import (
     TimeVerdict,
     Verdict,
 )
-from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, remark, titled_table
+from tracelens.report.lines import TITLE, Line, left_out, limit, note, remark, titled_table
 from tracelens.report.table import Column
 from tracelens.topology import format_mesh, format_ranks
-from tracelens.units import UNKNOWN, at_least, format_bytes, format_time
+from tracelens.units import UNKNOWN, at_least, format_bytes, format_time, plural
 
 _MOST_DIFFERENCES, _MOST_MATCHES, _MOST_CHANGES = 12, 16, 16
 _TIME_WORDS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.report.lines import TITLE, Line, note, plural, remark
+from tracelens.report.lines import TITLE, Line, note, remark
 from tracelens.results import Finding
-from tracelens.units import format_time
+from tracelens.units import format_time, plural
 
 
 def finding_lines(findings: Sequence[Finding], *, explain: bool) -> list[Line]:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from tracelens.report.document import Document
 from tracelens.report.families import Family, Totals, total_families
-from tracelens.report.lines import plural
 from tracelens.report.table import WIDTH, Column, lay_out, printable
 from tracelens.results import Run, StepTime
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, at_least, format_bytes, format_percent, format_time
+from tracelens.units import UNKNOWN, at_least, format_bytes, format_percent, format_time, plural
 
 _LABEL = 10
 _GROUP_LINES = 4

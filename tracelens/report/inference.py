@@ -9,7 +9,7 @@ from typing import Any
 from tracelens.inferred import Inference, InferredConfig
 from tracelens.report.lines import PLAIN, TITLE, Line, note, remark, titled_table
 from tracelens.report.table import WIDTH, Column, printable
-from tracelens.units import UNKNOWN
+from tracelens.units import UNKNOWN, plural
 
 _COLUMNS = [
     Column("field", is_name=True),
@@ -54,7 +54,8 @@ def inference_lines(inference: Inference | None, *, explain: bool = False) -> li
 
 def _counted(inference: Inference) -> str:
     return (
-        f"{inference.constraints_checked} constraints hold, {inference.free_parameters} unknowns were solved for"
+        f"{plural(inference.constraints_checked, 'constraint holds', 'constraints hold')}, "
+        f"{plural(inference.free_parameters, 'unknown was', 'unknowns were')} solved for"
         if inference.free_parameters
         else "Fields"
     )

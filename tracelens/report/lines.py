@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracelens.report.table import WIDTH, Column, lay_out, printable
+from tracelens.units import plural
 
 TITLE, HEADING, WARNING, PLAIN = "bold", "dim", "yellow", ""
 
@@ -40,11 +41,6 @@ def note(text: str, *, indent: str = "  ", style: str = WARNING) -> list[Line]:
     """A remark, wrapped, with its first line in a colour."""
     wrapped = textwrap.wrap(printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
     return [Line(line, style if index == 0 else PLAIN) for index, line in enumerate(wrapped)]
-
-
-def plural(count: int, word: str) -> str:
-    """A count with its word: `1 file`, `1,234 files`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def remark(text: str, indent: int = 2) -> list[Line]:

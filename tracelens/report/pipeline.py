@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracelens.many_ranks import Block, Pipeline, PipelineRun, Stage
 from tracelens.report.lines import TITLE, Line, limit, note, titled_table
 from tracelens.report.table import Column
-from tracelens.units import UNKNOWN, format_percent, format_time
+from tracelens.units import UNKNOWN, format_percent, format_time, noun, plural
 
 _MOST_STAGES = 16
 _DRAWN = 84
@@ -37,9 +37,9 @@ def pipeline_lines(pipeline: Pipeline | None, *, every_row: bool) -> list[Line]:
 
 def _in_words(pipeline: Pipeline) -> str:
     parts = [
-        f"{pipeline.stages} stages",
+        plural(pipeline.stages, "stage"),
         f"{_known(pipeline.virtual_stages)} virtual a rank",
-        f"{_known(pipeline.microbatches)} micro-batches",
+        f"{_known(pipeline.microbatches)} {noun(pipeline.microbatches or 2, 'micro-batch', 'micro-batches')}",
         pipeline.schedule or "a schedule of its own",
     ]
     text = f"{', '.join(parts)}; bubble {format_percent(pipeline.bubble_fraction)} of the span"

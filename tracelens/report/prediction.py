@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from tracelens import __version__
 from tracelens.ledger.layout import Framework
-from tracelens.ledger.render import describe_layout
+from tracelens.ledger.render import describe_layout, describe_misfit, rows_that_move
 from tracelens.ledger.results import Ledger, LedgerRow, Link, StageMemory, TimeEstimate
 from tracelens.ledger.symbols import MEANINGS
 from tracelens.report.charts import SCALE, Chart, Lane, Span
@@ -29,7 +29,7 @@ def render_prediction(ledger: Ledger, *, stage: int | None = None) -> str:
         stage: the pipeline rank whose traffic is drawn; the one that sends most unless given.
     """
     shown = ledger.busiest_stage if stage is None else stage
-    rows = ledger.rows_of_stage(shown)
+    rows = rows_that_move(ledger.rows_of_stage(shown))
     pipelined = ledger.layout.pp > 1
     where = f", pipeline rank {shown}" if pipelined and shown is not None else ""
     busiest = " (the one that sends most)" if where and stage is None else ""
@@ -46,6 +46,8 @@ def render_prediction(ledger: Ledger, *, stage: int | None = None) -> str:
         stages_traffic_table=_all_stages_table(ledger) if pipelined and stage is None else None,
         memory_table=_memory_table(ledger),
         activations=ledger.activations,
+        memory=ledger.memory,
+        misfit=describe_misfit(ledger),
         time=ledger.time,
         time_parts=[] if ledger.time is None else _time_parts(ledger.time),
         time_table=None if ledger.time is None else _time_table(ledger.time, shown),
@@ -66,12 +68,21 @@ def _tiles(ledger: Ledger, rows: Iterable[LedgerRow], where: str) -> list[Tile]:
         Tile(label="sent per GPU and step", value=format_bytes(sent), detail=where),
         Tile(label="states per GPU", value=format_bytes(ledger.state.total_bytes), detail="parameters to optimizer"),
         Tile(label="activations per GPU", value=format_bytes(ledger.activations.total_bytes), detail="at the most"),
+        _memory_tile(ledger),
         Tile(label="pipeline bubble", value=format_percent(ledger.bubble_fraction), detail="of the step"),
     ]
     if ledger.time is not None:
         step, mfu = format_time(ledger.time.step_seconds * _NS), format_percent(ledger.time.mfu)
-        tiles.append(Tile(label="step, an estimate", value=step, detail=f"MFU {mfu} on {ledger.time.cluster}"))
+        detail = f"MFU {mfu} on {ledger.time.cluster}"
+        detail += ", of a layout that does not fit" if describe_misfit(ledger) else ""
+        tiles.append(Tile(label="step, an estimate", value=step, detail=detail))
     return tiles
+
+
+def _memory_tile(ledger: Ledger) -> Tile:
+    needed, available = ledger.memory.needed_bytes, ledger.memory.available_bytes
+    detail = describe_misfit(ledger) or ("" if available is None else f"of {format_bytes(available)}")
+    return Tile(label="states and activations", value=format_bytes(needed), detail=detail or "of the fullest GPU")
 
 
 def _axis_chart(rows: Sequence[LedgerRow], label: str) -> Chart | None:
@@ -147,14 +158,17 @@ def _formulas_table(rows: Iterable[LedgerRow]) -> Table | None:
 
 def _all_stages_table(ledger: Ledger) -> Table | None:
     columns = [*number_columns("stage"), *_CALL_COLUMNS]
-    rows = [[Cell("all" if row.stage is None else str(row.stage), row.stage), *_call_cells(row)] for row in ledger.rows]
+    rows = [
+        [Cell("all" if row.stage is None else str(row.stage), row.stage), *_call_cells(row)]
+        for row in rows_that_move(ledger.rows)
+    ]
     return table_of("Traffic of every pipeline rank", columns, rows)
 
 
 def _memory_table(ledger: Ledger) -> Table | None:
     columns = number_columns(
         "stage", "layers", "parameters", "weights", "gradients", "optimizer", "activations", "micro-batches in flight",
-        "sent over nvlink", "sent over ib",
+        "total", "sent over nvlink", "sent over ib",
     )  # fmt: skip
     several = len(ledger.stages) > 1
     title = "What a GPU of every pipeline rank holds and sends" if several else "What a GPU holds and sends"
@@ -172,6 +186,7 @@ def _memory_cells(ledger: Ledger, memory: StageMemory) -> list[Cell]:
         size(memory.state.optim_bytes),
         size(memory.activations.total_bytes),
         count(memory.activations.microbatches_in_flight),
+        size(memory.total_bytes),
         *(size(sum(row.wire_bytes for row in rows if row.link is link)) for link in (Link.nvlink, Link.ib)),
     ]
 

@@ -8,7 +8,7 @@ from tracelens.compared import Comparison, ComparisonRow, ExampleCall, RunCompar
 from tracelens.report.comparison import format_measured, merge_rows, word_of_bytes
 from tracelens.report.sections import Cell, Table, count, name, number_columns, size, table_of, text_columns, time
 from tracelens.topology import format_mesh, format_ranks
-from tracelens.units import UNKNOWN, format_bytes
+from tracelens.units import UNKNOWN, format_bytes, noun
 
 _NOTHING = Cell("–")
 
@@ -90,7 +90,7 @@ def describe_difference(row: ComparisonRow) -> str:
 
 
 def _calls(calls: float, sent: str) -> str:
-    return f"{calls:.6g} calls with {sent}"
+    return f"{calls:.6g} {noun(calls, 'call')} with {sent}"
 
 
 def differences(comparison: Comparison) -> list[ComparisonRow]:

@@ -17,7 +17,7 @@ from tracelens.report.findings import finding_lines
 from tracelens.report.headline import headline
 from tracelens.report.inference import inference_lines
 from tracelens.report.limits import limit_lines
-from tracelens.report.lines import TITLE, Line, left_out, limit, note, plural, titled_table
+from tracelens.report.lines import TITLE, Line, left_out, limit, note, titled_table
 from tracelens.report.pipeline import pipeline_lines
 from tracelens.report.table import WIDTH, Column, as_text, printable
 from tracelens.report.traffic import evidence_table, traffic_tables, unsized_table
@@ -25,7 +25,7 @@ from tracelens.report.verdict import Status, summarize_verdict
 from tracelens.report.waiting import dilation_lines, link_table, routing_lines, skew_table
 from tracelens.results import Group, Overlap, StepTime
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, at_least, format_time
+from tracelens.units import UNKNOWN, at_least, format_time, plural
 
 # How many rows a table may have before the rest is counted instead of shown.
 _MOST_GROUPS, _MOST_TIMES, _MOST_NOTES = 12, 16, 8

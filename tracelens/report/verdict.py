@@ -12,8 +12,8 @@ from tracelens.errors import Severity
 from tracelens.report.comparison import percent_down, percent_up, what_is_compared
 from tracelens.report.document import Document
 from tracelens.report.limits import describe_limit
-from tracelens.report.lines import plural
 from tracelens.results import Limit
+from tracelens.units import plural
 
 
 class Status(StrEnum):

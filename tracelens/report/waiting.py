@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from tracelens.many_ranks import Cause, Clock, Dilation, LinkUse, Routing, Skew
-from tracelens.report.lines import PLAIN, Line, left_out, limit, note, plural, titled_table
+from tracelens.report.lines import PLAIN, Line, left_out, limit, note, titled_table
 from tracelens.report.table import Column
 from tracelens.topology import format_ranks
-from tracelens.units import UNKNOWN, format_bytes, format_percent, format_rate, format_time
+from tracelens.units import UNKNOWN, format_bytes, format_percent, format_rate, format_time, plural
 
 _MOST_ROWS = 8
 

@@ -20,6 +20,7 @@ from tracelens.trace.decode import AnyEvent
 from tracelens.trace.schema import KINDS, MEMCPY_CATEGORIES, MEMSET_CATEGORIES, NO_ARGS, Args, Kind
 from tracelens.trace.tables import RECORD_FIELDS, SCHEMAS, Table
 from tracelens.trace.times import Times, read_times
+from tracelens.units import plural
 
 
 class Codes(dict[Any, int]):
@@ -172,7 +173,7 @@ class Collector:
             process_names=self._process_names,
             window_ns=self._window,
             texts=list(self._texts),
-            told=[(code, _ODD[code].format(count)) for code, count in self._odd.items() if count],
+            told=[(code, plural(count, *_ODD[code])) for code, count in self._odd.items() if count],
             **{name: table.finish() for name, table in self._tables.items()},
         )
 
@@ -296,10 +297,19 @@ class Collector:
 
 
 _ODD = {
-    "events-without-time": "{} events without a usable time were left out",
-    "durations-missing": "{} kernels or copies have no usable duration and count as empty",
-    "kernels-without-name": "{} kernels or copies have no name: what communicates among them can't be told",
-    "events-without-category": "{} events that last have no category and were left out",
+    "events-without-time": ("event without a usable time was left out", "events without a usable time were left out"),
+    "durations-missing": (
+        "kernel or copy has no usable duration and counts as empty",
+        "kernels or copies have no usable duration and count as empty",
+    ),
+    "kernels-without-name": (
+        "kernel or copy has no name: whether it communicates can't be told",
+        "kernels or copies have no name: what communicates among them can't be told",
+    ),
+    "events-without-category": (
+        "event that lasts has no category and was left out",
+        "events that last have no category and were left out",
+    ),
 }
 
 _HANDLERS = {

@@ -14,6 +14,7 @@ from tracelens.summary import LocalGroup
 from tracelens.topology import mesh_of
 from tracelens.trace.faults import Told
 from tracelens.trace.lookup import look_up
+from tracelens.units import plural
 
 
 def name_by_stream(
@@ -86,12 +87,14 @@ def take_gloo_group(
     mesh = None if ranks is None else mesh_of(ranks)
     untimed = "how long they ran is in no number, for it is no time of a GPU"
     if ranks is None or mesh is None or len(mesh) > 1:
-        return calls, [("group-unknown", f"gloo names no group: {count} calls stand without one; {untimed}")]
+        standing = plural(count, "call stands", "calls stand")
+        return calls, [("group-unknown", f"gloo names no group: {standing} without one; {untimed}")]
     told = {"group_size": len(ranks), "rank_start": ranks[0], "rank_stride": mesh[0][1] if mesh else 1}
     filled = [pl.when(nameless).then(value).otherwise(name).alias(name) for name, value in told.items()]
-    whose = f"all {len(ranks)} ranks that each of the {len(configured)} groups holds"
+    whose = f"all {plural(len(ranks), 'rank')} that each of the {plural(len(configured), 'group')} holds"
+    taken = plural(count, "call is taken", "calls are taken")
     return calls.with_columns(filled), [
-        ("communicator-assumed", f"gloo names no group: {count} calls are taken for those of {whose}; {untimed}")
+        ("communicator-assumed", f"gloo names no group: {taken} for those of {whose}; {untimed}")
     ]
 
 

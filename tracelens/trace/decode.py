@@ -16,6 +16,7 @@ from tracelens.trace.remote import Location
 from tracelens.trace.salvage import BROKEN, decode_singles, end_of_events, mend, without_nan
 from tracelens.trace.schema import Event, ExactEvent, TraceHead
 from tracelens.trace.source import DamageError, Progress, read_chunks
+from tracelens.units import plural
 
 AnyEvent = Event | ExactEvent
 E = TypeVar("E", Event, ExactEvent)
@@ -82,7 +83,7 @@ class Reader:
                 break
         yield self._count(self._decode_tail(self._cutter.tail(), damage))
         if damage is not None:
-            self._problem("file-damaged", f"{damage}; {self.decoded.events} events were read")
+            self._problem("file-damaged", f"{damage}; {plural(self.decoded.events, 'event was', 'events were')} read")
         self._tell_lost()
 
     def _count(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
@@ -184,7 +185,7 @@ class Reader:
         if decoded.lost_events:
             self._problem(
                 "events-unreadable",
-                f"{decoded.lost_events} events are broken and were left out, the first near byte {decoded.lost_at}",
+                f"{_broken(decoded.lost_events)} left out, the first near byte {decoded.lost_at}",
             )
 
     def _problem(self, code: str, message: str, *, once: bool = False) -> None:
@@ -235,3 +236,7 @@ def _no_events(path: Location, data: bytes, damage: DamageError | None) -> Input
         f"`{path}` is not a profiler trace: it has no `traceEvents`",
         hint="give a trace written by torch.profiler's export_chrome_trace or tensorboard_trace_handler",
     )
+
+
+def _broken(events: int) -> str:
+    return plural(events, "event is broken and was", "events are broken and were")

@@ -10,6 +10,7 @@ from tracelens.errors import InputError
 from tracelens.summary import StepSpan
 from tracelens.trace.columns import Events
 from tracelens.trace.remote import Location
+from tracelens.units import noun, plural
 
 Told = tuple[str, str]
 """A problem's code and message."""
@@ -60,18 +61,23 @@ def drop_misplaced(gpu: pl.DataFrame, events: Events) -> tuple[pl.DataFrame, lis
     told: list[Told] = []
     timeless = int((gpu["start_ns"] == 0).sum())
     if timeless:
-        told.append(("kernels-without-time", f"{timeless} kernels without a time were left out"))
+        message = f"{plural(timeless, 'kernel')} without a time {noun(timeless, 'was', 'were')} left out"
+        told.append(("kernels-without-time", message))
         gpu = gpu.filter(pl.col("start_ns") != 0)
     reversed_rows = int((gpu["end_ns"] < gpu["start_ns"]).sum())
     if reversed_rows:
-        told.append(("durations-negative", f"{reversed_rows} kernels with a negative duration count as empty"))
+        count = noun(reversed_rows, "counts", "count")
+        message = f"{plural(reversed_rows, 'kernel')} with a negative duration {count} as empty"
+        told.append(("durations-negative", message))
         gpu = gpu.with_columns(end_ns=pl.max_horizontal("start_ns", "end_ns"))
     bounds = _recording(events)
     if bounds is None:
         return gpu, told
     inside = pl.col("start_ns").is_between(*bounds) & pl.col("end_ns").is_between(*bounds)
     if lost := len(gpu) - int(gpu.select(inside.sum()).item()):
-        message = f"{lost} kernels outside the recording were left out: their timestamps are wrong"
+        message = (
+            f"{plural(lost, 'kernel')} outside the recording {noun(lost, 'was', 'were')} left out: timestamps are wrong"
+        )
         told.append(("kernels-misplaced", message))
         gpu = gpu.filter(inside)  # a copy of everything, so only where there is need
     return gpu, told
@@ -101,7 +107,8 @@ def check_steps(calls: pl.DataFrame, steps: Sequence[StepSpan], *, marked: bool)
     if not steps:
         return []
     if steps[0].number is not None and not marked:
-        message = f"no ProfilerStep: {len(steps)} annotations are taken for steps, numbered from 0"
+        taken = plural(len(steps), "annotation is", "annotations are")
+        message = f"no ProfilerStep: {taken} taken for steps, numbered from 0"
         return [("steps-from-annotations", message)]
     if steps[0].number is None:
         return [("no-steps", "no ProfilerStep: the whole recording is taken for one step")]
@@ -111,9 +118,11 @@ def check_steps(calls: pl.DataFrame, steps: Sequence[StepSpan], *, marked: bool)
     inside = len(calls) - outside
     repetitions = _repetitions(calls)
     if repetitions and repetitions != len(steps) and inside:
-        message = f"{repetitions} repetitions, {len(steps)} steps: per-step numbers are over the steps that are marked"
+        found = f"{plural(repetitions, 'repetition')}, {plural(len(steps), 'step')}"
+        message = f"{found}: per-step numbers are over the steps that are marked"
         return [("steps-differ", message)]
-    return [("calls-outside-steps", f"{outside} of {len(calls)} calls were issued outside of all steps")]
+    message = f"{outside:,} of {plural(len(calls), 'call')} {noun(outside, 'was', 'were')} issued outside of all steps"
+    return [("calls-outside-steps", message)]
 
 
 _LONG = 1.25

@@ -28,6 +28,7 @@ from tracelens.trace.remote import Location, load_summary, locate, size_of
 from tracelens.trace.schema import TraceHead
 from tracelens.trace.source import Progress, is_archive
 from tracelens.trace.steps import add_phases, cut_gpu_time, find_steps, step_index
+from tracelens.units import plural
 
 
 def summarize(
@@ -131,7 +132,11 @@ class _Summarizer:
         if orphans.is_empty():
             return calls, repeated
         records = calls_from_kernels(orphans)
-        self._problem("records-missing", f"{len(records)} calls are known from their kernels only", Severity.info)
+        self._problem(
+            "records-missing",
+            plural(len(records), "call is known from its kernel only", "calls are known from their kernels only"),
+            Severity.info,
+        )
         extra, _ = find_calls(records, self.events.operators, self.events.names)
         calls = pl.concat([calls.drop("call"), extra.drop("call")]).sort("start_ns", maintain_order=True)
         return calls.with_row_index("call"), repeated
@@ -212,7 +217,10 @@ class _Summarizer:
 
     def _note_duplicates(self, repeated: int) -> None:
         if repeated:
-            self._problem("events-duplicated", f"{repeated} events stand in the file twice; each counts once")
+            self._problem(
+                "events-duplicated",
+                f"{plural(repeated, 'event stands', 'events stand')} in the file twice; each counts once",
+            )
 
     def _problem(self, code: str, message: str, severity: Severity = Severity.warning) -> None:
         self.problems.append(
