@@ -83,6 +83,31 @@ def test_a_script_without_end_gives_the_rows_of_a_step(tmp_path: Path, capsys: p
     }
 
 
+def test_saved_dry_runs_stand_on_either_side_of_diff_and_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = write(tmp_path, TRAIN)
+    eight, sixteen = str(tmp_path / "8.json"), str(tmp_path / "16.json")
+    for hidden, path in ((8, eight), (16, sixteen)):
+        assert main(["dry-run", script, "--world-size", "4", "-o", path, "--", "--hidden", str(hidden)]) == 0
+
+    assert main(["diff", eight, "--against", eight]) == 0
+    assert "unchanged 100.00 % of the bytes" in capsys.readouterr().out
+    assert main(["diff", eight, "--against", sixteen, "--format", "json"]) == 1
+    rows = json.loads(capsys.readouterr().out)["comparison"]["rows"]
+    (row,) = (row for row in rows if row["from_bytes"] is None)
+    # 2 · 3/4 of 8 · 8 and of 16 · 16 gradients in fp32
+    assert (row["base_calls"], row["candidate_calls"]) == (1, 1)
+    assert (row["base_bytes"], row["candidate_bytes"], row["verdict"]) == (384, 1536, "more")
+
+    policy = str(tmp_path / "policy.toml")
+    assert main(["check", eight, "--write-policy", policy]) == 0
+    assert main(["check", eight, "--policy", policy]) == 0
+    assert main(["check", sixteen, "--policy", policy]) == 1
+    assert main(["analyze", eight]) == 0
+    assert "no communication" not in capsys.readouterr().out
+
+
 def test_a_failing_script_shows_its_own_error_and_nothing_of_ours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
