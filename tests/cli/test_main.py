@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -135,6 +136,54 @@ def test_a_reader_that_closes_early_is_no_error() -> None:
 
     # THEN nobody hears of it
     assert (done.returncode, done.stderr) == (0, "")
+
+
+FULL = Path("/dev/full")
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "fsdp2_tp2" / "rank0_trace.json.gz"
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+
+
+def told_with(stdout: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdout is redirected as a shell would."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {stdout}', "sh", sys.executable, "-m", "tracelens", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@needs_full
+@pytest.mark.parametrize(
+    "arguments",
+    [["schema"], ["--help"], ["--version"], ["predict", "--help"], ["analyze", str(FIXTURE), "--jobs", "1"]],
+)
+def test_a_full_disk_behind_stdout_is_one_line_and_2(arguments: list[str]) -> None:
+    code, err = told_with(f"> {FULL}", *arguments)
+    assert code == 2
+    assert err == (
+        "error: cannot write to stdout: No space left on device\n\nhint: make room there, or send it elsewhere\n"
+    )
+
+
+@needs_full
+def test_a_full_disk_behind_stderr_leaves_the_exit_code() -> None:
+    assert told_with(f"2> {FULL}", "analyze", "nowhere.json") == (2, "")
+
+
+def test_a_closed_stdout_is_one_line_and_2() -> None:
+    code, err = told_with(">&-", "schema")
+    assert (code, err) == (2, "error: cannot write to stdout: it is closed\n\nhint: give -o FILE\n")
+
+
+def test_an_error_of_the_system_that_no_one_caught_is_our_fault(boom: Install, capsys: Captured) -> None:
+    def action() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    boom(action)
+    assert main(["boom"]) == 2
+    assert "fault of tracelens" in capsys.readouterr().err
 
 
 def test_a_terminal_without_unicode_gets_escapes_and_no_crash() -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import traceback
@@ -84,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except click.Abort:
         return EXIT_INTERRUPTED
+    except OSError as error:
+        return _tell_full(error)
     except Exception:
         return _report_crash()
     return result if isinstance(result, int) else 0
@@ -96,12 +99,24 @@ def _tolerate_narrow_encodings() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _tell_full(error: OSError) -> int:
+    """Help and version are written by click, and a full disk is no fault of ours; any other error was ours to catch."""
+    from tracelens.cli.output import NO_ROOM, cannot_write_stdout  # not before an error
+
+    if error.errno not in NO_ROOM:
+        return _report_crash()
+    told = cannot_write_stdout(error)
+    _tell(told.message, told.hint)
+    return told.exit_code
+
+
 def _tell(message: str, hint: str | None) -> None:
     from tracelens.report.table import as_text  # not before an error: it loads rich
 
     told = f"error: {message}" + (f"\n\nhint: {hint}" if hint else "")
     # messages carry paths and names of traces
-    click.echo("\n".join(as_text(line) for line in told.split("\n")), err=True)
+    with contextlib.suppress(OSError):  # where stderr can't be written, the exit code has to do
+        click.echo("\n".join(as_text(line) for line in told.split("\n")), err=True)
 
 
 def _usage_hint(error: click.UsageError) -> str:
