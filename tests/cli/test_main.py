@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -69,14 +71,43 @@ def test_our_own_fault_shows_the_traceback_asks_for_a_report_and_is_2(boom: Inst
     assert "please report it" in err
 
 
-def test_an_interrupt_is_130_without_a_traceback(boom: Install, capsys: Captured) -> None:
+def test_an_interrupt_is_130_and_one_word(boom: Install, capsys: Captured) -> None:
     def action() -> None:
         raise KeyboardInterrupt
 
     boom(action)
     assert main(["boom"]) == 130
-    out, err = capsys.readouterr()
-    assert (out, err.strip()) == ("", "")
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_sigterm_is_143_and_one_word_and_cleans_up(boom: Install, capsys: Captured) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned = []
+
+    def action() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            cleaned.append(True)
+
+    boom(action)
+    assert main(["boom"]) == 143
+    assert capsys.readouterr() == ("", "terminated\n")
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_that_a_library_made_an_error_of_is_no_fault_of_ours(boom: Install, capsys: Captured) -> None:
+    def action() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise RuntimeError("while a class was built") from interrupt
+
+    boom(action)
+    assert main(["boom"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 @pytest.mark.parametrize("code", [0, 1])

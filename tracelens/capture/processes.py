@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import TraceLensError
+from tracelens.interrupts import deaf_children
 
 
 class ProcessError(TraceLensError):
@@ -70,7 +71,8 @@ def workers(target: Callable[[Any, Any], None], assignments: Sequence[Any], fold
             reader, writer = context.Pipe(duplex=False)
             log = folder / f"process{index}.log"
             process = context.Process(target=_run, args=(target, assignment, writer, str(log)))
-            process.start()
+            with deaf_children():
+                process.start()
             writer.close()
             running.append(Worker(process=process, results=reader, log=log))
         yield running
@@ -94,9 +96,7 @@ def _stop(process: BaseProcess) -> None:
 def _run(target: Callable[[Any, Any], None], assignment: Any, results: Any, log: str) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _redirect_output(log)
-    with contextlib.suppress(KeyboardInterrupt):
-        # Ctrl-C reaches every process of the terminal; the parent tells of it
-        target(assignment, results)
+    target(assignment, results)
 
 
 def _redirect_output(path: str) -> None:
