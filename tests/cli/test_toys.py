@@ -123,7 +123,7 @@ def test_without_torch_one_line_says_which_extra() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: tracelens.capture needs the extra `torch`\n")
-    assert 'pip install "tracelens[torch]"' in done.stderr
+    assert 'hint: in the clone: pip install ".[torch]"\n' in done.stderr
 
 
 @pytest.mark.torch
