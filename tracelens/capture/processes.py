@@ -45,11 +45,14 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
             self.process.join()
             raise self.death(what=what) from None
 
+    def last_words(self) -> str:
+        """The end of what the process printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
+
     def death(self, *, what: str) -> ProcessError:
         """The error that tells how the process ended, with its last words; to be asked once it has."""
-        last_words = self.log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
         return ProcessError(
-            f"{what} died with exit code {self.process.exitcode}\n{last_words}".strip(),
+            f"{what} died with exit code {self.process.exitcode}\n{self.last_words()}".strip(),
             hint="an exit code of -9 often means too little memory",
         )
 

@@ -11,6 +11,7 @@ import msgspec
 from tracelens.capture.calls import Call, ProcessGroup
 from tracelens.capture.frames import frame_of, group_rows, size_rows
 from tracelens.collectives import DTYPES, Primitive
+from tracelens.errors import Problem
 from tracelens.measurement.traffic import REPORTED
 from tracelens.results import CallsPerStep, Coverage, Evidence, Group, Measurement, Phase, RanksSource, Run, Traffic
 from tracelens.topology import format_mesh, mesh_of
@@ -23,6 +24,8 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...]
     steps: tuple[int, ...]
     """The steps that count: those after the warm-up."""
+    problems: tuple[Problem, ...] = ()
+    """Where these are not the steps that were asked for."""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
                 unsized_kernels=0,
                 calls_with_bytes=count,
             ),
+            problems=tuple(problem for rank in self.ranks for problem in rank.problems),
         )
         calls = frame_of(row for index, rank in enumerate(self.ranks) for row in _frame_rows(index, rank))
         steps = [rank.steps for rank in self.ranks]
