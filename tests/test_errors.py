@@ -20,7 +20,7 @@ def test_an_error_of_a_worker_process_arrives_whole(kind: type[TraceLensError]) 
 def test_a_missing_extra_says_what_to_install() -> None:
     error = MissingExtraError.for_extra("torch", what="`tracelens toys`")
     assert error.message == "`tracelens toys` needs the extra `torch`"
-    assert error.hint == 'pip install "tracelens[torch]"'
+    assert error.hint == 'in the clone: pip install ".[torch]"'
 
 
 def test_every_error_ends_a_command_with_2() -> None:

@@ -58,7 +58,8 @@ class MissingExtraError(TraceLensError):
     @classmethod
     def for_extra(cls, extra: str, *, what: str) -> MissingExtraError:
         """Build the one message for a missing extra, such as `torch`."""
-        return cls(f"{what} needs the extra `{extra}`", hint=f'pip install "tracelens[{extra}]"')
+        # the package of our name on PyPI is another one
+        return cls(f"{what} needs the extra `{extra}`", hint=f'in the clone: pip install ".[{extra}]"')
 
 
 class Severity(StrEnum):

@@ -26,7 +26,7 @@ RANK = 1
 
 def noted(program: Callable[[], object]) -> Call:
     world = FakeWorld(world_size=4, rank=RANK, fake_tensors=False)
-    (call,) = rehearse(lambda _: program(), world, StepTracker(), warmup=0).calls
+    (call,) = rehearse(lambda _: program(), world, StepTracker(), steps=(0, 0)).calls
     return call
 
 
@@ -106,7 +106,7 @@ def test_the_record_speaks_kinetos_words() -> None:
     def run(_: object) -> None:
         program()
 
-    (call,) = rehearse(run, world, StepTracker(), warmup=0).calls
+    (call,) = rehearse(run, world, StepTracker(), steps=(0, 0)).calls
     records.append(record_arguments(call, sequence=7))
     assert records == [
         {

@@ -80,6 +80,42 @@ def test_fsdp2_gathers_forward_and_backward_and_says_in_which_module() -> None:
     assert forward == ["0", "1", "2"]
 
 
+def test_calls_of_each_size_and_of_each_group_are_summed_as_those_of_a_trace() -> None:
+    def step(mesh: Any) -> None:
+        for elements in (64, 64, 16):
+            dist.all_reduce(torch.ones(elements), group=mesh.get_group("tp"))
+        dist.all_gather_into_tensor(torch.empty(128), torch.ones(64), group=mesh.get_group("dp"))
+
+    def setup() -> Any:
+        return init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+
+    measured = dry_run(step, setup=setup, world_size=8, ranks=(0, 5), steps=(1, 2)).measurement
+
+    # an all-reduce among 4 sends 2 · 3/4 of its buffer, an all-gather among 2 one half of what it gathers
+    for rank, (tp, dp) in enumerate([("[[4,1]]@0", "[[2,4]]@0"), ("[[4,1]]@4", "[[2,4]]@1")]):
+        own = [row for row in measured.sizes if row.rank_class == rank]
+        assert [
+            (row.group, row.primitive, row.from_bytes, row.to_bytes, row.calls_per_step.mean, row.wire_bytes_per_step)
+            for row in own
+        ] == [
+            (dp, "all_gather", 512, 512, 1, 256),
+            (tp, "all_reduce", 64, 64, 1, 96),
+            (tp, "all_reduce", 256, 256, 2, 768),
+        ]
+        assert {(row.steps_used, row.busy_ns_per_step, row.calls_with_time) for row in own} == {(2, None, 0)}
+        groups = {row.group: row for row in measured.group_time if row.rank_class == rank}
+        assert {(name, row.calls_per_step, row.wire_bytes_per_step, row.calls) for name, row in groups.items()} == {
+            (tp, 3, 864, 6),
+            (dp, 1, 256, 2),
+        }
+
+
+def test_a_barrier_goes_by_the_word_that_it_has_in_a_trace() -> None:
+    result = dry_run(lambda _: dist.barrier(), setup=lambda: None, world_size=2)
+    assert [row.primitive for row in result.traffic] == ["other"]
+    assert [row.primitive for row in result.measurement.sizes] == ["other"]
+
+
 def test_tied_parameters_stay_tied_when_a_model_is_converted() -> None:
     def make() -> nn.Module:
         model = nn.Sequential(nn.Linear(HIDDEN, HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN, bias=False))

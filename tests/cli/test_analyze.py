@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGINT, SIGTERM
 from typing import Any
 
 import jsonschema
@@ -152,7 +153,10 @@ def _heed_interrupts() -> None:
     signal.signal(SIGINT, signal.SIG_DFL)
 
 
-def test_an_interrupt_ends_with_130_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "code", "told"), [(SIGINT, 130, "interrupted\n"), (SIGTERM, 143, "terminated\n")])
+def test_an_interrupt_ends_with_a_word_and_leaves_nothing(
+    how: signal.Signals, code: int, told: str, folder: Path, tmp_path: Path
+) -> None:
     # GIVEN an analysis that is held up while it reads
     target = tmp_path / "result.json"
     held_up = (
@@ -172,15 +176,48 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(folder: Path, tmp_path: P
         assert process.stdout.readline() == "reading\n"
 
         # WHEN it is interrupted
-        process.send_signal(SIGINT)
+        process.send_signal(how)
         _, err = process.communicate(timeout=10)
     finally:
         process.kill()
 
     # THEN it ends at once, without a traceback and without a file
-    assert process.returncode == 130
-    assert "Traceback" not in err
+    assert (process.returncode, err) == (code, told)
     assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+
+
+@pytest.mark.parametrize("how", [SIGINT, SIGTERM])
+def test_an_interrupt_of_all_processes_while_they_start_is_told_once(how: signal.Signals, tmp_path: Path) -> None:
+    for rank in range(2):
+        write_trace(tmp_path / f"rank{rank}.json", rank=rank)
+    # GIVEN an analysis that has just begun to start its readers, as Ctrl-C at a terminal finds it
+    starting = (
+        "import sys; from multiprocessing import util; from tracelens.cli.main import main\n"
+        "from tracelens import engine; engine.POOL_WORTH_BYTES = 0; spawn = util.spawnv_passfds\n"
+        "def told(*args): pid = spawn(*args); print('started', flush=True); return pid\n"
+        "util.spawnv_passfds = told\n"
+        "if __name__ == '__main__': sys.exit(main(sys.argv[1:]))"
+    )
+    script = tmp_path / "starting.py"
+    script.write_text(starting)
+    process = subprocess.Popen(
+        [sys.executable, str(script), "analyze", str(tmp_path), "--jobs", "2", "--no-progress"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_heed_interrupts,
+    )
+    try:
+        assert process.stdout is not None
+        for _ in range(2):  # Python's own tracker of resources, and the first reader
+            assert process.stdout.readline() == "started\n"
+        os.killpg(process.pid, how)
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    told = {SIGINT: (130, "interrupted\n"), SIGTERM: (143, "terminated\n")}
+    assert (process.returncode, err) == told[how]
 
 
 def test_a_saved_result_is_shown_again_in_any_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def test_without_the_extra_it_says_which(tmp_path: Path, capsys: Captured, monke
     monkeypatch.setitem(sys.modules, "hta", None)
     monkeypatch.delitem(sys.modules, "hta.trace_analysis", raising=False)
     assert main(["crosscheck", str(write_two_steps(tmp_path / "a.json"))]) == 2
-    expected = 'error: crosscheck needs the extra `hta`\n\nhint: pip install "tracelens[hta]"\n'
+    expected = 'error: crosscheck needs the extra `hta`\n\nhint: in the clone: pip install ".[hta]"\n'
     assert capsys.readouterr() == ("", expected)
 
 

@@ -83,6 +83,31 @@ def test_a_script_without_end_gives_the_rows_of_a_step(tmp_path: Path, capsys: p
     }
 
 
+def test_saved_dry_runs_stand_on_either_side_of_diff_and_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = write(tmp_path, TRAIN)
+    eight, sixteen = str(tmp_path / "8.json"), str(tmp_path / "16.json")
+    for hidden, path in ((8, eight), (16, sixteen)):
+        assert main(["dry-run", script, "--world-size", "4", "-o", path, "--", "--hidden", str(hidden)]) == 0
+
+    assert main(["diff", eight, "--against", eight]) == 0
+    assert "unchanged 100.00 % of the bytes" in capsys.readouterr().out
+    assert main(["diff", eight, "--against", sixteen, "--format", "json"]) == 1
+    rows = json.loads(capsys.readouterr().out)["comparison"]["rows"]
+    (row,) = (row for row in rows if row["from_bytes"] is None)
+    # 2 · 3/4 of 8 · 8 and of 16 · 16 gradients in fp32
+    assert (row["base_calls"], row["candidate_calls"]) == (1, 1)
+    assert (row["base_bytes"], row["candidate_bytes"], row["verdict"]) == (384, 1536, "more")
+
+    policy = str(tmp_path / "policy.toml")
+    assert main(["check", eight, "--write-policy", policy]) == 0
+    assert main(["check", eight, "--policy", policy]) == 0
+    assert main(["check", sixteen, "--policy", policy]) == 1
+    assert main(["analyze", eight]) == 0
+    assert "no communication" not in capsys.readouterr().out
+
+
 def test_a_failing_script_shows_its_own_error_and_nothing_of_ours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +118,52 @@ def test_a_failing_script_shows_its_own_error_and_nothing_of_ours(
     assert err.rstrip().endswith("ValueError: no such data set")
     assert "runpy" not in err
     assert "tracelens/capture" not in err
+
+
+@pytest.mark.parametrize("end", ["sys.exit()", "sys.exit(0)", "sys.exit(None)", "raise SystemExit"])
+def test_a_script_may_end_as_programs_end(end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = f"import sys, torch, torch.distributed as dist\ndist.all_reduce(torch.ones(256))\n{end}\n"
+    assert main(["dry-run", write(tmp_path, source), "--world-size", "8"]) == 0
+    assert "all_reduce" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("sys.exit(3)", "ended with exit code 3 as rank 0\nreading the data\n"),
+        ("sys.exit('no such data set')", "ended with exit code 1 as rank 0\nreading the data\nno such data set\n"),
+        ("argparse.ArgumentParser('train').parse_args(['--x'])", "error: unrecognized arguments: --x\n"),
+    ],
+)
+def test_a_script_that_gives_up_is_told_by_its_code_and_its_last_words(
+    end: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = write(tmp_path, f"import argparse, sys\nprint('reading the data')\n{end}\n")
+    assert main(["dry-run", script, "--world-size", "8"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: `{script}` ended with exit code ")
+    assert err.endswith(told)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("asked", "counted", "told"),
+    [
+        ("0:50", [0, 1, 2], "warning: rank 0 ended with step 2, and steps 0 to 50 are asked for: steps 0 to 2 are"),
+        ("7", [2], "warning: rank 0 ended with step 2, and step 7 is asked for: step 2 is"),
+        ("1:2", [1, 2], None),
+    ],
+)
+def test_fewer_steps_than_asked_for_are_told_of(
+    asked: str, counted: list[int], told: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = write(tmp_path, TRAIN.replace("while True", "for _ in range(3)"))
+    assert main(["dry-run", script, "--world-size", "2", "--steps", asked, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    run = json.loads(out)["run"]
+    assert run["steps"] == counted
+    assert err == ("" if told is None else f"{told} counted\n")
+    assert [(problem["code"], problem["rank"]) for problem in run["problems"]] == [("steps-missing", 0)] * bool(told)
 
 
 def test_a_mesh_that_does_not_fit_the_world_is_the_scripts_own_error(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -68,14 +71,43 @@ def test_our_own_fault_shows_the_traceback_asks_for_a_report_and_is_2(boom: Inst
     assert "please report it" in err
 
 
-def test_an_interrupt_is_130_without_a_traceback(boom: Install, capsys: Captured) -> None:
+def test_an_interrupt_is_130_and_one_word(boom: Install, capsys: Captured) -> None:
     def action() -> None:
         raise KeyboardInterrupt
 
     boom(action)
     assert main(["boom"]) == 130
-    out, err = capsys.readouterr()
-    assert (out, err.strip()) == ("", "")
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_sigterm_is_143_and_one_word_and_cleans_up(boom: Install, capsys: Captured) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned = []
+
+    def action() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            cleaned.append(True)
+
+    boom(action)
+    assert main(["boom"]) == 143
+    assert capsys.readouterr() == ("", "terminated\n")
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_that_a_library_made_an_error_of_is_no_fault_of_ours(boom: Install, capsys: Captured) -> None:
+    def action() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise RuntimeError("while a class was built") from interrupt
+
+    boom(action)
+    assert main(["boom"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -87,7 +119,7 @@ def test_a_command_chooses_between_0_and_1_by_what_it_returns(boom: Install, cod
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["no-such-command"], "no such command `no-such-command`", "toys, dry-run, schema"),
+        (["analze"], "no such command `analze`", "did you mean `analyze`?"),
         (["analyze"], "Missing argument 'PATH...'", "tracelens analyze --help"),
         (["analyze", "x", "--steps", "5:3"], "ends before it begins", "tracelens analyze --help"),
         (["analyze", "x", "--steps", "all"], "is no range of steps", "tracelens analyze --help"),
@@ -135,6 +167,54 @@ def test_a_reader_that_closes_early_is_no_error() -> None:
 
     # THEN nobody hears of it
     assert (done.returncode, done.stderr) == (0, "")
+
+
+FULL = Path("/dev/full")
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "fsdp2_tp2" / "rank0_trace.json.gz"
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+
+
+def told_with(stdout: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdout is redirected as a shell would."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {stdout}', "sh", sys.executable, "-m", "tracelens", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@needs_full
+@pytest.mark.parametrize(
+    "arguments",
+    [["schema"], ["--help"], ["--version"], ["predict", "--help"], ["analyze", str(FIXTURE), "--jobs", "1"]],
+)
+def test_a_full_disk_behind_stdout_is_one_line_and_2(arguments: list[str]) -> None:
+    code, err = told_with(f"> {FULL}", *arguments)
+    assert code == 2
+    assert err == (
+        "error: cannot write to stdout: No space left on device\n\nhint: make room there, or send it elsewhere\n"
+    )
+
+
+@needs_full
+def test_a_full_disk_behind_stderr_leaves_the_exit_code() -> None:
+    assert told_with(f"2> {FULL}", "analyze", "nowhere.json") == (2, "")
+
+
+def test_a_closed_stdout_is_one_line_and_2() -> None:
+    code, err = told_with(">&-", "schema")
+    assert (code, err) == (2, "error: cannot write to stdout: it is closed\n\nhint: give -o FILE\n")
+
+
+def test_an_error_of_the_system_that_no_one_caught_is_our_fault(boom: Install, capsys: Captured) -> None:
+    def action() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    boom(action)
+    assert main(["boom"]) == 2
+    assert "fault of tracelens" in capsys.readouterr().err
 
 
 def test_a_terminal_without_unicode_gets_escapes_and_no_crash() -> None:

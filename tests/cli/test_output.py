@@ -94,6 +94,14 @@ def test_a_device_is_written_in_place() -> None:
     assert not Path("/dev/null").is_file()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_device_that_takes_no_more_is_told_as_a_file_is() -> None:
+    with pytest.raises(InputError, match="cannot write `/dev/full`: No space left on device") as caught:
+        resolve_output("/dev/full", "text", force=False).write("gone")
+    assert caught.value.hint == "make room there, or give another place"
+    assert Path("/dev/full").exists()
+
+
 def test_a_link_stays_a_link_to_the_written_file(tmp_path: Path) -> None:
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("old")

@@ -78,6 +78,37 @@ def test_calls_of_a_group_in_two_roles_stand_under_their_own_axis() -> None:
     }
 
 
+def without_time(*sizes: SizeRow, **changes: Any) -> Measurement:
+    return msgspec.structs.replace(run(*sizes), time=(), **changes)
+
+
+def test_runs_without_times_are_compared_by_calls_and_bytes_and_say_so() -> None:
+    same = compare_runs(without_time(), without_time(), "a", "b")
+    assert same.inside_tolerance
+    assert "the base holds no times: what is compared are calls and bytes" in same.notes
+    larger = sized(wire_bytes_per_step=9 * MIB)
+    assert not compare_runs(without_time(), without_time(larger), "a", "b").inside_tolerance
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_calls_without_their_sizes_are_no_pass(timed: bool) -> None:
+    lacking = msgspec.structs.replace(run() if timed else without_time(), sizes=())
+    for pair in ((lacking, lacking), (lacking, run()), (run(), lacking)):
+        with pytest.raises(InputError, match="does not tell the sizes of its calls"):
+            compare_runs(*pair, "a", "b")
+
+
+def test_two_runs_with_neither_calls_nor_times_are_no_pass() -> None:
+    silent = without_time(sizes=(), traffic=())
+    with pytest.raises(InputError, match="nothing in common that could be compared"):
+        compare_runs(silent, silent, "a", "b")
+    # times on one side only are nothing in common either
+    timed = msgspec.structs.replace(run(), sizes=(), traffic=())
+    with pytest.raises(InputError, match="nothing in common"):
+        compare_runs(timed, silent, "a", "b")
+    assert compare_runs(timed, timed, "a", "b").inside_tolerance
+
+
 def test_more_calls_of_the_same_size_are_told_from_larger_calls() -> None:
     twice = CallsPerStep(min=16, median=16, max=16, mean=16)
     more = total(run(), run(sized(calls_per_step=twice, wire_bytes_per_step=16 * MIB)))

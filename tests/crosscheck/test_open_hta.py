@@ -29,7 +29,7 @@ def test_without_the_extra_the_message_says_which(tmp_path: Path, monkeypatch: p
     monkeypatch.delitem(sys.modules, "hta.trace_analysis", raising=False)
     with pytest.raises(MissingExtraError, match="extra `hta`") as caught:
         open_hta([write_rank(tmp_path / "a.json", 0)])
-    assert caught.value.hint == 'pip install "tracelens[hta]"'
+    assert caught.value.hint == 'in the clone: pip install ".[hta]"'
 
 
 def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from tracelens.capture.fakeworld import FakeWorld, fake_world
 from tracelens.capture.stages import Shapes, run_with_stages
 from tracelens.capture.steps import EnoughSteps, StepTracker
 from tracelens.capture.traffic import DryRun, RankCalls
-from tracelens.errors import UsageError
+from tracelens.errors import Problem, Severity, UsageError
 
 
 class Rehearsal(CallObserver):
@@ -108,13 +108,13 @@ def dry_run(
 
     def run_as(rank: int) -> RankCalls:
         world = FakeWorld(world_size=world_size, rank=rank, fake_tensors=fake_tensors, stage_shapes=shapes)
-        return rehearse(run, world, StepTracker(counts=False), warmup=steps[0])
+        return rehearse(run, world, StepTracker(counts=False), steps=steps)
 
     return DryRun(world_size=world_size, ranks=tuple(run_with_stages(run_as, rank) for rank in ranks))
 
 
 def rehearse(
-    program: Callable[[StepTracker], object], world: FakeWorld, tracker: StepTracker, *, warmup: int
+    program: Callable[[StepTracker], object], world: FakeWorld, tracker: StepTracker, *, steps: tuple[int, int]
 ) -> RankCalls:
     """Run a program as one rank of a fake world and return its calls.
 
@@ -122,7 +122,7 @@ def rehearse(
         program: what to run; may set the tracker's step.
         world: the rank to be.
         tracker: tells phase, module and step of each call.
-        warmup: steps that do not count. A program without any step, such as a benchmark of bare collectives,
+        steps: first and last step that count. A program without any step, such as a benchmark of bare collectives,
             is one step as a whole; one that ends sooner counts its last step.
     """
     with fake_world(world), Rehearsal(tracker) as rehearsal, contextlib.suppress(EnoughSteps), tracker:
@@ -131,8 +131,37 @@ def rehearse(
     if all(call.step is None for call in calls):
         calls = [msgspec.structs.replace(call, step=0) for call in calls]
     seen = sorted({call.step for call in calls if call.step is not None})
-    counted = [step for step in seen if step >= warmup] or seen[-1:]
-    return RankCalls(rank=world.rank, calls=tuple(calls), steps=tuple(counted))
+    counted = tuple([step for step in seen if step >= steps[0]] or seen[-1:])
+    return RankCalls(
+        rank=world.rank,
+        calls=tuple(calls),
+        steps=counted,
+        problems=tuple(_problems(world.rank, tracker.step, steps, counted)),
+    )
+
+
+def _problems(rank: int, last: int | None, asked: tuple[int, int], counted: Sequence[int]) -> Iterator[Problem]:
+    """What is to be said of a program that did not take the steps that were asked for; `last` is the last it began."""
+    if last is None:
+        yield Problem(
+            code="steps-not-found",
+            severity=Severity.info,
+            message=f"rank {rank} took no step of an optimizer after a module: all that it sent counts as one step",
+            rank=rank,
+        )
+    elif last < asked[1]:
+        used = f"{_range_of(counted)} counted" if counted else "nothing is sent"
+        yield Problem(
+            code="steps-missing",
+            severity=Severity.warning,
+            message=f"rank {rank} ended with step {last}, and {_range_of(asked)} asked for: {used}",
+            rank=rank,
+        )
+
+
+def _range_of(steps: Sequence[int]) -> str:
+    first, last = steps[0], steps[-1]
+    return f"step {first} is" if first == last else f"steps {first} to {last} are"
 
 
 def check_ranks(ranks: Sequence[int], world_size: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import TraceLensError
+from tracelens.interrupts import deaf_children
 
 
 class ProcessError(TraceLensError):
@@ -44,11 +45,14 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
             self.process.join()
             raise self.death(what=what) from None
 
+    def last_words(self) -> str:
+        """The end of what the process printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
+
     def death(self, *, what: str) -> ProcessError:
         """The error that tells how the process ended, with its last words; to be asked once it has."""
-        last_words = self.log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
         return ProcessError(
-            f"{what} died with exit code {self.process.exitcode}\n{last_words}".strip(),
+            f"{what} died with exit code {self.process.exitcode}\n{self.last_words()}".strip(),
             hint="an exit code of -9 often means too little memory",
         )
 
@@ -70,7 +74,8 @@ def workers(target: Callable[[Any, Any], None], assignments: Sequence[Any], fold
             reader, writer = context.Pipe(duplex=False)
             log = folder / f"process{index}.log"
             process = context.Process(target=_run, args=(target, assignment, writer, str(log)))
-            process.start()
+            with deaf_children():
+                process.start()
             writer.close()
             running.append(Worker(process=process, results=reader, log=log))
         yield running
@@ -94,9 +99,7 @@ def _stop(process: BaseProcess) -> None:
 def _run(target: Callable[[Any, Any], None], assignment: Any, results: Any, log: str) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _redirect_output(log)
-    with contextlib.suppress(KeyboardInterrupt):
-        # Ctrl-C reaches every process of the terminal; the parent tells of it
-        target(assignment, results)
+    target(assignment, results)
 
 
 def _redirect_output(path: str) -> None:

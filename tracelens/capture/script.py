@@ -39,6 +39,8 @@ class _Assignment(msgspec.Struct, frozen=True, kw_only=True):
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     calls: RankCalls | None = None
     error: str | None = None
+    exit_code: object = None
+    """What the script gave to `sys.exit`, where that is no success."""
     stage_shapes: Shapes = {}
     waits_for: int | None = None
     """Rank whose pipeline stage has to run first."""
@@ -75,12 +77,21 @@ def _run_as_rank(script: Script, world: FakeWorld) -> RankCalls:
         workers(_run_script, [assignment], Path(scratch)) as (worker,),
     ):
         answer = worker.receive(what=f"`{script.path}` as rank {world.rank}")
+        last_words = worker.last_words()
     world.stage_shapes.update(answer.stage_shapes)
     if answer.waits_for is not None:
         raise UnknownShapes(answer.waits_for)
+    if answer.exit_code is not None:
+        raise ProcessError(_tell_exit(script, world, answer.exit_code, last_words))
     if answer.calls is None:
         raise ProcessError(f"`{script.path}` failed as rank {world.rank}\n{answer.error}", hint=_hint(answer.error))
     return answer.calls
+
+
+def _tell_exit(script: Script, world: FakeWorld, code: object, last_words: str) -> str:
+    """A script that gave up by itself; what is no number, Python would print and make 1."""
+    number, said = (code, last_words) if isinstance(code, int) else (1, f"{last_words}\n{code}")
+    return f"`{script.path}` ended with exit code {number} as rank {world.rank}\n{said.strip()}".strip()
 
 
 def _hint(error: str) -> str | None:
@@ -97,17 +108,29 @@ def _run_script(assignment: _Assignment, results: Any) -> None:
     tracker = StepTracker(last_step=script.steps[1])
     try:
         calls = rehearse(
-            lambda _: runpy.run_path(script.path, run_name="__main__"),
+            lambda _: _run_to_its_end(script.path),
             assignment.world,
             tracker,
-            warmup=script.steps[0],
+            steps=script.steps,
         )
         results.send(_Answer(calls=calls, stage_shapes=assignment.world.stage_shapes))
     except UnknownShapes as unknown:
         results.send(_Answer(waits_for=unknown.rank))
-    except (Exception, SystemExit) as error:
+    except SystemExit as end:
+        sys.stdout.flush()
+        results.send(_Answer(exit_code=end.code))
+    except Exception as error:
         # whatever the script raises is its user's to see
         results.send(_Answer(error=_own_traceback(error, script.path)))
+
+
+def _run_to_its_end(path: str) -> None:
+    """Be the script; `sys.exit` without a code, or with 0, is one of the ways to end."""
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
 
 
 def _own_traceback(error: BaseException, path: str) -> str:

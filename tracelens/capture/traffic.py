@@ -9,7 +9,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tracelens.capture.calls import Call, ProcessGroup
+from tracelens.capture.frames import frame_of, group_rows, size_rows
 from tracelens.collectives import DTYPES, Primitive
+from tracelens.errors import Problem
+from tracelens.measurement.traffic import REPORTED
 from tracelens.results import CallsPerStep, Coverage, Evidence, Group, Measurement, Phase, RanksSource, Run, Traffic
 from tracelens.topology import format_mesh, mesh_of
 
@@ -21,6 +24,8 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...]
     steps: tuple[int, ...]
     """The steps that count: those after the warm-up."""
+    problems: tuple[Problem, ...] = ()
+    """Where these are not the steps that were asked for."""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +52,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def measurement(self) -> Measurement:
         """What a trace of these ranks would be measured as, without its times."""
-        calls = sum(1 for rank in self.ranks for _ in _counted(rank))
+        count = sum(1 for rank in self.ranks for _ in _counted(rank))
         run = Run(
             world_size=self.world_size,
             ranks=tuple(rank.rank for rank in self.ranks),
@@ -57,15 +62,26 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
             devices=(),
             gpus_per_node=None,
             coverage=Coverage(
-                calls=calls,
+                calls=count,
                 calls_with_kernel=0,
                 kernels=0,
                 kernels_with_call=0,
                 unsized_kernels=0,
-                calls_with_bytes=calls,
+                calls_with_bytes=count,
             ),
+            problems=tuple(problem for rank in self.ranks for problem in rank.problems),
         )
-        return Measurement(run=run, groups=self.groups, traffic=self.traffic, time=(), overlap=())
+        calls = frame_of(row for index, rank in enumerate(self.ranks) for row in _frame_rows(index, rank))
+        steps = [rank.steps for rank in self.ranks]
+        return Measurement(
+            run=run,
+            groups=self.groups,
+            traffic=self.traffic,
+            group_time=group_rows(calls, steps),
+            sizes=size_rows(calls, [len(used) for used in steps]),
+            time=(),
+            overlap=(),
+        )
 
     def call_rows(self) -> list[dict[str, object]]:
         """Every single call of the steps that count, with its module."""
@@ -95,11 +111,35 @@ def _call_row(rank: int, call: Call) -> dict[str, object]:
     }
 
 
+def _frame_rows(index: int, rank: RankCalls) -> Iterable[dict[str, object]]:
+    """The rows of `frames.CALLS` of one rank."""
+    for call in _counted(rank):
+        group = group_id(call.group.ranks)
+        yield {
+            "rank_index": index,
+            "rank_class": index,
+            "step": call.step,
+            "kind": group,
+            "group": group,
+            "primitive": _reported(call.primitive),
+            "dtype": DTYPES[call.dtype][0] if call.dtype else None,
+            "phase": call.phase,
+            "payload_bytes": call.payload_bytes,
+            "wire_bytes": call.wire_bytes(rank.rank),
+            "kernels": 0,
+        }
+
+
+def _reported(primitive: Primitive) -> Primitive:
+    """The primitive in the contract's words."""
+    return primitive if primitive in REPORTED else Primitive.other
+
+
 def _rank_traffic(rank_class: int, rank: RankCalls) -> Iterable[Traffic]:
     rows: dict[_Key, list[Call]] = defaultdict(list)
     for call in _counted(rank):
         dtype = DTYPES[call.dtype][0] if call.dtype else None
-        rows[call.group.ranks, call.primitive, dtype, call.phase].append(call)
+        rows[call.group.ranks, _reported(call.primitive), dtype, call.phase].append(call)
     for (ranks, primitive, dtype, phase), calls in rows.items():
         yield Traffic(
             ranks=(rank.rank,),

@@ -85,9 +85,8 @@ def command(  # noqa: PLR0913 - click hands over one argument per option
 
     world = FakeWorld(world_size=world_size, rank=0, gpus_per_node=gpus_per_node, fake_tensors=not real_tensors)
     result = dry_run_script(Script(path=script, arguments=arguments, steps=steps), world, ranks)
-    for rank in result.ranks:
-        if rank.steps and rank.steps[0] < steps[0]:
-            click.echo(f"warning: rank {rank.rank} ended early; step {rank.steps[0]} is counted", err=True)
+    for problem in result.measurement.run.problems:
+        click.echo(f"{problem.severity}: {problem.message}", err=True)
     output.write(_render_json(result) if output.format is Format.json else _render_text(result))
 
 

@@ -15,6 +15,9 @@ import msgspec
 
 from tracelens.errors import InputError, TraceLensError, UsageError
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a disk that is full or broken answers."""
+
 
 class Format(StrEnum):
     """What a result is written as."""
@@ -52,7 +55,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wants_colour(self) -> bool:
         """Colour is for people at a terminal who did not set NO_COLOR (https://no-color.org)."""
-        return self.path is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        return self.path is None and sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     def write(self, text: str) -> None:
         """Write the result, and say on stderr where a file went."""
@@ -116,33 +119,56 @@ def replacing(path: Path, *, force: bool) -> Iterator[Path]:
         UsageError: `path` exists and `force` is not given.
     """
     refuse_overwrite(path, force=force)
-    if path.exists() and not path.is_file():
-        yield path
-        return
     target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    is_device = path.exists() and not path.is_file()
+    temporary = path if is_device else target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        temporary.replace(target)
+        if not is_device:
+            temporary.replace(target)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        with suppress(OSError):
-            temporary.unlink()
+        if not is_device:
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def cannot_write(path: Path, error: OSError) -> TraceLensError:
     """The one message for a place that can't be written."""
-    missing = error.errno == errno.ENOENT and not path.parent.is_dir()
-    hint = f"make the folder `{path.parent}` first" if missing else "give a place that you may write to"
+    if error.errno == errno.ENOENT and not path.parent.is_dir():
+        hint = f"make the folder `{path.parent}` first"
+    elif error.errno in NO_ROOM:
+        hint = "make room there, or give another place"
+    else:
+        hint = "give a place that you may write to"
     return InputError(f"cannot write `{path}`: {error.strerror}", hint=hint)
 
 
 def write_stdout(text: str) -> None:
-    """Write to stdout; a reader that closed early, such as `head`, is no error."""
+    """Write to stdout; a reader that closed early, such as `head`, is no error.
+
+    Raises:
+        InputError: stdout is closed, or its disk is full or broken.
+    """
+    if sys.stdout is None:
+        raise InputError("cannot write to stdout: it is closed", hint="give -o FILE")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # what Python flushes at exit has nowhere to go (Python's `signal` documentation, note on SIGPIPE)
+        drop_stdout()
+    except OSError as error:
+        raise cannot_write_stdout(error) from error
+
+
+def cannot_write_stdout(error: OSError) -> TraceLensError:
+    """The one message for a stdout that takes no more; nothing is written to it from now on."""
+    drop_stdout()
+    return InputError(f"cannot write to stdout: {error.strerror}", hint="make room there, or send it elsewhere")
+
+
+def drop_stdout() -> None:
+    """Let what Python flushes at exit go nowhere (Python's `signal` documentation, note on SIGPIPE)."""
+    with suppress(OSError, ValueError):  # a stdout without a file, as in a test, has nothing to drop
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

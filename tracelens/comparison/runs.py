@@ -30,8 +30,10 @@ def compare_runs(
         tolerance: bytes may differ by this fraction (or 1 KiB); calls may not.
 
     Raises:
-        InputError: the two have no kind of call in common.
+        InputError: the two have no kind of call in common, nor times; or a saved result lacks the sizes of its calls.
     """
+    for name, side in ((base_name, base), (candidate_name, candidate)):
+        _refuse_without_sizes(name, side)
     by_axis = _all_labelled(base) and _all_labelled(candidate)
     before, after = sum_kinds(base, by_axis=by_axis), sum_kinds(candidate, by_axis=by_axis)
     if before and after and not before.keys() & after.keys():
@@ -48,6 +50,11 @@ def compare_runs(
         if key[1] is None or key[0] not in open_kinds
     ]
     metrics = compare_steps(base.time, candidate.time)
+    if not rows and not any(one.base is not None and one.candidate is not None for one in metrics):
+        raise InputError(
+            f"`{base_name}` and `{candidate_name}` have nothing in common that could be compared",
+            hint="compare runs that communicate, or two that were timed",
+        )
     if base.run.ranks != candidate.run.ranks:
         rows = [msgspec.structs.replace(row, time_verdict=TimeVerdict.not_comparable) for row in rows]
     totals = [row for row in rows if row.from_bytes is None]
@@ -66,12 +73,20 @@ def compare_runs(
     )
 
 
+def _refuse_without_sizes(name: str, measurement: Measurement) -> None:
+    """Calls that a result counts and tells no more of could only seem to be gone."""
+    if not measurement.sizes and any(row.calls_per_step.max > 0 for row in measurement.traffic):
+        raise InputError(f"`{name}` does not tell the sizes of its calls", hint="make it again with this version")
+
+
 def _gaps(word: str, measurement: Measurement) -> Iterator[str]:
     """What is not known of a run, and so not compared."""
     calls = sum(row.calls or 0 for row in measurement.sizes)
     unsized = calls - sum(row.calls_with_bytes or 0 for row in measurement.sizes)
     if unsized:
         yield f"the bytes of {unsized:,} of {plural(calls, 'call')} of the {word} are not known"
+    if not measurement.time:
+        yield f"the {word} holds no times: what is compared are calls and bytes"
     untimed = sum(row.untimed_calls for row in measurement.time)
     if untimed:
         told = f"{plural(untimed, 'call')} of the {word} {noun(untimed, 'has', 'have')} no kernel in the trace"

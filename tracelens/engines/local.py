@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from tracelens.engines.base import Outcome, Work, reader_died
+from tracelens.interrupts import deaf_children
 from tracelens.trace.discover import Source
 
 Tick = Callable[[Path, int], None]
@@ -52,7 +53,8 @@ class Pool:
 
     def _run_together(self, work: Work, sources: dict[int, Source]) -> Iterator[tuple[int, Outcome]]:
         with _processes(min(self._jobs, len(sources))) as pool:
-            futures = {pool.submit(work, source): index for index, source in sources.items()}
+            with deaf_children():
+                futures = {pool.submit(work, source): index for index, source in sources.items()}
             pending = set(futures)
             try:
                 while pending:
@@ -67,7 +69,9 @@ class Pool:
 def _run_alone(work: Work, source: Source) -> Outcome:
     with _processes(1) as pool:
         try:
-            return pool.submit(work, source).result()
+            with deaf_children():
+                future = pool.submit(work, source)
+            return future.result()
         except BrokenProcessPool:
             return reader_died(source)
 

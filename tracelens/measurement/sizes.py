@@ -27,6 +27,7 @@ _GROUPS = {"rank_index": pl.Int32, "index": pl.Int32, "group": pl.String, "kind"
 _STEPS = {"rank_index": pl.Int32, "step": pl.Int32, "rank_class": pl.Int32}
 _KEY = ("kind", "primitive", "dtype", "phase")
 _SIZED = (*_KEY, "from_bytes", "to_bytes")
+_STEP_KEY = ("rank_index", "rank_class", "step", *_SIZED)
 _COUNTS = ("calls", "calls_with_bytes", "calls_with_time")
 _SUMS = ("payload_bytes", "wire_bytes", "busy_ns", "exposed_ns")
 
@@ -51,10 +52,19 @@ def measure_sizes(
     used: dict[int, int] = {}
     for use, number in zip(steps, classes, strict=True):
         used[number] = used.get(number, 0) + len(use)
+    return merge_sizes(pl.concat(parts), used)
+
+
+def merge_sizes(sums: pl.DataFrame, used: Mapping[int, int]) -> tuple[SizeRow, ...]:
+    """Rows of classes out of sums of single ranks and steps.
+
+    Args:
+        sums: of `sum_sizes`, with `busy_ns` and `exposed_ns`.
+        used: steps of each class, of all its ranks together.
+    """
     of_steps = [pl.col(name).alias(f"{name}_of_steps") for name in (*_COUNTS, *_SUMS)]
     rows = (
-        pl.concat(parts)
-        .group_by("rank_class", *_SIZED, maintain_order=True)
+        sums.group_by("rank_class", *_SIZED, maintain_order=True)
         .agg(pl.col("group").first(), *of_steps, pl.col("step"))
         .sort("rank_class", "kind", "primitive", "dtype", "phase", "from_bytes", nulls_last=True, maintain_order=True)
     )
@@ -81,16 +91,9 @@ def _steps_of_ranks(
         .join(kinds, on=["rank_index", "index"], how="left", maintain_order="left")
         .with_columns(primitive=report_primitive())
     )
-    calls = _with_sizes(calls)
-    key = ["rank_index", "rank_class", "step", *_SIZED]
-    sums = calls.group_by(key, maintain_order=True).agg(
-        group=pl.col("group").first(),
-        calls=pl.len().cast(pl.Int64),
-        calls_with_bytes=pl.col("wire_bytes").is_not_null().sum(),
-        calls_with_time=(pl.col("kernels") > 0).sum(),
-        payload_bytes=_known_sum("payload_bytes"),
-        wire_bytes=_known_sum("wire_bytes"),
-    )
+    calls = with_sizes(calls)
+    key = list(_STEP_KEY)
+    sums = sum_sizes(calls)
     kernels = stack([summary.kernels.select("kernel", call="owner") for summary in ranks], first)
     owned = kernels.join(calls.select("call", *key), on=["rank_index", "call"])
     time = (
@@ -103,11 +106,28 @@ def _steps_of_ranks(
     return sums.join(time, on=key, how="left", nulls_equal=True, maintain_order="left")
 
 
+def sum_sizes(calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls and bytes per rank, its class, key, size and step, without times.
+
+    Args:
+        calls: of `with_sizes`: one row per call with `rank_index, rank_class, step, kind, group, primitive, dtype,
+            phase, payload_bytes, wire_bytes, kernels`.
+    """
+    return calls.group_by(_STEP_KEY, maintain_order=True).agg(
+        group=pl.col("group").first(),
+        calls=pl.len().cast(pl.Int64),
+        calls_with_bytes=pl.col("wire_bytes").is_not_null().sum(),
+        calls_with_time=(pl.col("kernels") > 0).sum(),
+        payload_bytes=_known_sum("payload_bytes"),
+        wire_bytes=_known_sum("wire_bytes"),
+    )
+
+
 def _known_sum(name: str) -> pl.Expr:
     return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum())
 
 
-def _with_sizes(calls: pl.DataFrame) -> pl.DataFrame:
+def with_sizes(calls: pl.DataFrame) -> pl.DataFrame:
     """Each call with the bounds of its size: the size itself, or its bucket where there are many."""
     payload = pl.col("payload_bytes")
     many = payload.n_unique().over("rank_class", *_KEY) > MOST_SIZES

@@ -50,8 +50,8 @@ ROWS: dict[str, pl.DataType] = {
 """A rank's rows: sums over the steps used, of the calls that tell; `calls_paid` have a payload, `calls_sized` wire
 bytes, `calls_timed` a kernel, and what none tells is null."""
 
-# The contract's words; what lies outside of them is told as `other`.
-_REPORTED = {p.value for p in Primitive} - {Primitive.gather, Primitive.scatter, Primitive.barrier}
+REPORTED = frozenset(p.value for p in Primitive) - {Primitive.gather, Primitive.scatter, Primitive.barrier}
+"""The contract's words; what lies outside of them is told as `other`."""
 
 
 def describe_groups(summary: RankSummary, table: GroupTable) -> list[tuple[int, str, str, str | None]]:
@@ -158,7 +158,7 @@ def _keyed_calls(batch: _Batch) -> pl.DataFrame:
 
 def report_primitive() -> pl.Expr:
     """The primitive in the contract's words."""
-    reported = pl.col("primitive").is_in(list(_REPORTED))
+    reported = pl.col("primitive").is_in(list(REPORTED))
     return pl.when(reported).then("primitive").otherwise(pl.lit(Primitive.other.value))
 
 
