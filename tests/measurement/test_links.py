@@ -97,7 +97,9 @@ def test_a_given_line_rate_goes_before_the_preset() -> None:
 def test_devices_of_several_kinds_have_no_preset(other: str) -> None:
     ranks, groups = world(2)
     meet(ranks, 100 * US, payload_bytes=MIB)
-    mixed = [ranks[0].summary(groups, devices=("NVIDIA H200",)), ranks[1].summary(groups, devices=(other,))]
+    at_once = {"start_ns": 1_751_410_836 * 10**9, "end_ns": 1_751_410_837 * 10**9}  # so that they are one job
+    devices = ("NVIDIA H200", other)
+    mixed = [rank.summary(groups, devices=(name,), **at_once) for rank, name in zip(ranks, devices, strict=True)]
     measurement = measure(mixed, gpus_per_node=8)
     assert measurement.links is not None
     assert measurement.links[0].link_bytes_per_s is None

@@ -191,9 +191,7 @@ def _name(run: _Candidate) -> str:
 
 def _doubt(told: Sequence[str]) -> str:
     reasons = "; ".join(told[:_NAMED]) + (f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else "")
-    return (
-        f"the files may be of different jobs or runs ({reasons}); nothing else tells them apart, so they are one here"
-    )
+    return f"the files may be of different jobs or runs ({reasons}); nothing else tells them apart, so they stay one"
 
 
 def _warn(code: str, message: str) -> Problem:
