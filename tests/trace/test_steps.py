@@ -87,6 +87,17 @@ def test_backward_on_the_main_thread_is_what_autograd_evaluates() -> None:
     assert found == [Phase.forward, Phase.backward, Phase.optimizer]
 
 
+def test_what_the_engine_calls_at_its_end_is_backward_too() -> None:
+    # as FSDP2 on a CPU reduces its first unit
+    events = collect(
+        annotation("ProfilerStep#4", 0, 100),
+        operator("autograd::engine::evaluate_function: X", 40, 60, MAIN),
+        annotation("FSDP::root_post_backward_callback", 62, 70),
+    )
+    found = phases(events, (50, MAIN, "reduce_scatter"), (65, MAIN, "reduce_scatter"), (80, MAIN, "all_reduce"))
+    assert found == [Phase.backward, Phase.backward, Phase.optimizer]
+
+
 def test_steps_are_half_open_and_leave_gaps() -> None:
     events = collect(annotation("ProfilerStep#1", 0, 10), annotation("ProfilerStep#2", 20, 30))
     times = pl.DataFrame({"t": [-1, 0, 9_999, 10_000, 20_000, 30_000]}, schema={"t": pl.Int64})

@@ -16,6 +16,8 @@ from tracelens.trace.nesting import find_innermost
 
 _PROFILER_STEP = re.compile(rf"^{PROFILER_STEP}(\d+)")
 _OPTIMIZER = re.compile(r"^Optimizer\.step#|optimizer_step|## optimizer ##|^optimizer\.step", re.IGNORECASE)
+_FINAL_CALLBACK = "FSDP::root_post_backward_callback"
+"""Queued with the engine (torch/distributed/fsdp/_fully_shard/_fsdp_state.py), which evaluates no operator for it."""
 _NOT_LABELS = re.compile(r"^(?:nccl:|gloo:|c10d|ProfilerStep#|PyTorch Profiler|tracelens::)|CompiledFxGraph|DataLoader")
 _AUTOGRAD_THREAD = "pt_autograd"
 
@@ -169,9 +171,16 @@ def _annotations_around(calls: pl.DataFrame, events: Events) -> pl.DataFrame:
 
 
 def _evaluated_by_autograd(calls: pl.DataFrame, events: Events) -> pl.DataFrame:
-    """Calls inside an operator that autograd evaluates on the same thread (backward on the main thread)."""
-    around = find_innermost(calls.select("thread", at_ns="issue_ns"), events.backward)
+    """Calls inside what autograd evaluates on the same thread (backward on the main thread)."""
+    around = find_innermost(calls.select("thread", at_ns="issue_ns"), _backward_spans(events))
     return calls.select("call", evaluated=around.is_not_null())
+
+
+def _backward_spans(events: Events) -> pl.DataFrame:
+    """What autograd evaluates, and the callback that its engine ends with: there FSDP2 reduces its first unit."""
+    callbacks = [code for code, name in enumerate(events.names) if name == _FINAL_CALLBACK]
+    ended = events.annotations.filter(pl.col("name").is_in(callbacks))
+    return pl.concat([spans.select("thread", "start_ns", "end_ns") for spans in (events.backward, ended)])
 
 
 def _autograd_threads(events: Events) -> list[int]:
@@ -193,7 +202,7 @@ def _threads_without_steps(events: Events) -> list[int]:
 def _backward_bounds(events: Events, threads: Sequence[int], steps: Sequence[StepSpan]) -> pl.DataFrame:
     """First start and last end of backward in each step, from what autograd evaluates and its threads launch."""
     launched = events.launches.filter(pl.col("thread").is_in(threads)).select("start_ns", "end_ns")
-    spans = pl.concat([events.backward.select("start_ns", "end_ns"), launched])
+    spans = pl.concat([_backward_spans(events).drop("thread"), launched])
     return (
         spans.with_columns(step=step_index("start_ns", steps))
         .drop_nulls("step")
