@@ -9,7 +9,7 @@ import msgspec
 from tracelens.checks.baseline import Baseline, BaselineRow, KindOfCall, kinds_of, name_kind
 from tracelens.checks.codes import Code
 from tracelens.checks.facts import Facts, finding
-from tracelens.checks.judged import Judged, judge, not_checked
+from tracelens.checks.judged import OTHER_RANKS, Judged, judge, not_checked
 from tracelens.checks.policy import Policy
 from tracelens.collectives import Primitive
 from tracelens.comparison.sizes import same_calls
@@ -73,30 +73,45 @@ def _differs(field: str, seen: object, value: object, measured: object) -> Findi
 def check_traffic(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Judged]:
     """Calls and bytes of each kind of call against the baseline."""
     world, expected = facts.measurement.run.world_size, baseline.world_size
-    same = world == expected
-    yield judge(
-        "world size of the reference",
-        "exactly",
-        world,
-        expected,
-        unit="ranks",
-        broken=None
-        if same
-        else finding(
-            Code.layout_differs,
-            f"the job has {world} {noun(world or 2, 'rank')}, the baseline {expected}",
-            hint="compare runs of one size, or make a baseline of this one",
-        ),
+    if world is None or expected is None:
+        if world != expected:
+            whose = "the trace" if world is None else "the reference"
+            why = f"{whose} does not say how many ranks there are"
+            yield not_checked(_WORLD_SIZE, "exactly", expected, unit="ranks", why=why)
+    else:
+        broken = None if world == expected else _another_size(world, expected)
+        yield judge(_WORLD_SIZE, "exactly", world, expected, unit="ranks", broken=broken)
+        if broken is not None:
+            return
+    yield from _check_kinds(facts, policy, baseline)
+
+
+_WORLD_SIZE = "world size of the reference"
+
+
+def _another_size(world: int, expected: int) -> Finding:
+    return finding(
+        Code.layout_differs,
+        f"the job has {world} {noun(world, 'rank')}, the baseline {expected}",
+        hint="compare runs of one size, or make a baseline of this one",
     )
-    if not same:
-        return
+
+
+def _check_kinds(facts: Facts, policy: Policy, baseline: Baseline) -> Iterator[Judged]:
+    """Every kind of call; what differs on other ranks than the baseline's may be their role, and is not checked."""
+    others = facts.measurement.run.ranks != baseline.ranks
     reference = {(row.group, row.primitive, row.dtype): row for row in baseline.rows}
     seen = kinds_of(facts.measurement)
     for key in dict.fromkeys([*reference, *seen]):
         row, kind = reference.get(key), seen.get(key)
         known = next((one.axis for one in (row, kind) if one is not None and one.axis is not None), None)
         group, primitive, dtype = key
-        yield from _check_kind(name_kind(group, known, primitive, dtype), row, kind, policy)
+        for one in _check_kind(name_kind(group, known, primitive, dtype), row, kind, policy):
+            limit = one.limit
+            if others and limit.verdict == "broken":
+                yield not_checked(limit.name, limit.bound, limit.limit, unit=limit.unit, why=OTHER_RANKS)
+            else:
+                yield one
 
 
 def _check_kind(name: str, row: BaselineRow | None, kind: KindOfCall | None, policy: Policy) -> Iterator[Judged]:

@@ -10,6 +10,7 @@ from tracelens.results import Finding, Limit, LimitVerdict
 
 Bound: TypeAlias = Literal["exactly", "about", "at most", "at least"]
 Value: TypeAlias = float | int | str | None
+OTHER_RANKS = "the baseline was made from other ranks, and ranks differ among themselves"
 
 
 class Judged(NamedTuple):

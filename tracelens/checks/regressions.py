@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from tracelens.checks.baseline import PARTS, Baseline, BaselineTime, part_of_steps
 from tracelens.checks.codes import Code
 from tracelens.checks.facts import Facts, finding
-from tracelens.checks.judged import Judged, judge, not_checked
+from tracelens.checks.judged import OTHER_RANKS, Judged, judge, not_checked
 from tracelens.checks.policy import Policy
 from tracelens.results import Finding
 from tracelens.units import format_time, noun, plural
 
 _WORDS = {"step_time": "the step", "exposed_comm": "exposed communication", "idle": "idle time"}
 _NO_TIME = "the trace has no time on a GPU"
-_OTHER_RANKS = "the baseline was made from other ranks, and ranks differ among themselves"
 
 
 def is_open(facts: Facts, part: str, *, broken: bool) -> bool:
@@ -58,7 +57,7 @@ def _why_not(facts: Facts, baseline: Baseline, values: Sequence[float]) -> str |
     """Why times can't be held against those of the baseline; None where they can."""
     if not values:
         return _NO_TIME
-    return _OTHER_RANKS if facts.measurement.run.ranks != baseline.ranks else None
+    return OTHER_RANKS if facts.measurement.run.ranks != baseline.ranks else None
 
 
 def _slower(name: str, now: float, most: float, part: BaselineTime, steps: int, *, of_runs: bool) -> Finding:

@@ -1,4 +1,4 @@
-"""The report as JUnit XML: a test case per finding, per limit that is kept, and per kind of call that was compared.
+"""The report as JUnit XML: a test case per finding, per limit kept or not checked, and per kind of call compared.
 
 Errors and rows outside the tolerance fail; a warning passes and says so in its output.
 The dialect is that of Jenkins' JUnit plugin and GitLab: testsuites, testsuite, testcase, failure, skipped, system-out.
@@ -20,6 +20,8 @@ from tracelens.report.verdict import fails_by_comparison
 from tracelens.results import Finding, Limit
 from tracelens.units import format_bytes
 
+_NOT_CHECKED = "not-checked"
+
 
 def render_junit(document: Document) -> str:
     """The document as JUnit XML that ends in a newline."""
@@ -38,9 +40,9 @@ def render_junit(document: Document) -> str:
 def _suites(document: Document) -> Iterator[Element]:
     yield _reading(document)
     yield _findings(document)
-    kept = [one for one in document.limits if one.verdict == "kept"]
-    if kept:
-        yield _kept(kept)
+    named = [one for one in document.limits if one.verdict in ("kept", "not_checked")]
+    if named:
+        yield _limits(named)
     if isinstance(document.comparison, Comparison):
         yield _compared(document.comparison, fails=fails_by_comparison(document))
     elif isinstance(document.comparison, RunComparison):
@@ -68,6 +70,8 @@ def _findings(document: Document) -> Element:
     if not document.findings:
         _case(suite, "findings", "nothing found")
     for finding in document.findings:
+        if document.limits and finding.name == _NOT_CHECKED:
+            continue  # the limit stands under its own name
         case = _case(suite, "findings", _finding_name(finding))
         told = "\n".join(as_text(text) for text in (finding.message, finding.hint, finding.coverage) if text)
         if finding.severity is Severity.error:
@@ -77,11 +81,15 @@ def _findings(document: Document) -> Element:
     return suite
 
 
-def _kept(limits: Sequence[Limit]) -> Element:
-    """Those that are not kept have a finding."""
+def _limits(limits: Sequence[Limit]) -> Element:
+    """Those that are kept and those that could not be checked; the others have a finding that tells more."""
     suite = Element("testsuite", name="limits")
     for one in limits:
-        SubElement(_case(suite, "limits", one.name), "system-out").text = as_text(describe_limit(one))
+        case = _case(suite, "limits", one.name)
+        if one.verdict == "kept":
+            SubElement(case, "system-out").text = as_text(describe_limit(one))
+        else:
+            SubElement(case, "skipped", message=printable(f"not checked: {describe_limit(one)}"))
     return suite
 
 
