@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_a_given_line_rate_goes_before_the_preset() -> None:
 def test_devices_of_several_kinds_have_no_preset(other: str) -> None:
     ranks, groups = world(2)
     meet(ranks, 100 * US, payload_bytes=MIB)
-    at_once = {"start_ns": 1_751_410_836 * 10**9, "end_ns": 1_751_410_837 * 10**9}  # so that they are one job
+    at_once: dict[str, Any] = {"start_ns": 1_751_410_836 * 10**9, "end_ns": 1_751_410_837 * 10**9}
     devices = ("NVIDIA H200", other)
     mixed = [rank.summary(groups, devices=(name,), **at_once) for rank, name in zip(ranks, devices, strict=True)]
     measurement = measure(mixed, gpus_per_node=8)
