@@ -87,7 +87,7 @@ def test_a_command_chooses_between_0_and_1_by_what_it_returns(boom: Install, cod
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["no-such-command"], "no such command `no-such-command`", "toys, dry-run, schema"),
+        (["no-such-command"], "no such command `no-such-command`", f"known: {', '.join(COMMANDS)}"),
         (["analyze"], "Missing argument 'PATH...'", "tracelens analyze --help"),
         (["analyze", "x", "--steps", "5:3"], "ends before it begins", "tracelens analyze --help"),
         (["analyze", "x", "--steps", "all"], "is no range of steps", "tracelens analyze --help"),
