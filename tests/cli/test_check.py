@@ -167,7 +167,7 @@ def test_a_baseline_is_written_once_and_updated_with_a_word_on_what_changed(tmp_
     assert "calls and bytes are unchanged" in capsys.readouterr().err
     base.write_text(base.read_text(encoding="utf-8").replace('"calls": 1.0', '"calls": 3.0'), encoding="utf-8")
     assert run("baseline", "update", folder, "-o", base) == 0
-    assert "all_reduce of bf16 in world [[2,1]]: 3 → 1 calls" in capsys.readouterr().err
+    assert "all_reduce of bf16 in world [[2,1]]: 3 → 1 call," in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("report", [("-o", "x.json"), ("--format", "json")])

@@ -120,6 +120,7 @@ def test_a_command_chooses_between_0_and_1_by_what_it_returns(boom: Install, cod
     ("arguments", "message", "hint"),
     [
         (["analze"], "no such command `analze`", "did you mean `analyze`?"),
+        (["no-such-command"], "no such command `no-such-command`", f"known: {', '.join(COMMANDS)}"),
         (["analyze"], "Missing argument 'PATH...'", "tracelens analyze --help"),
         (["analyze", "x", "--steps", "5:3"], "ends before it begins", "tracelens analyze --help"),
         (["analyze", "x", "--steps", "all"], "is no range of steps", "tracelens analyze --help"),

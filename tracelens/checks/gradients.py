@@ -93,8 +93,9 @@ def _small(facts: Facts, axis: Axis | None, sizes: Sequence[SizeRow]) -> Iterato
     yield finding(
         Code.messages_small,
         f"{calls:.4g} of {all_calls:.4g} {axis} {noun(all_calls, 'call')} a step {noun(calls, 'carries', 'carry')} "
-        f"less than {format_bytes(KNEE_BYTES)} ({format_percent(calls / all_calls)}; "
-        f"{format_bytes(payload / calls)} on average) and take {format_time(busy)}{facts.doubt(rows, 'bytes', 'time')}",
+        f"less than {format_bytes(KNEE_BYTES)} "
+        f"({format_percent(calls / all_calls)}; {format_bytes(payload / calls)} on average) and take "
+        f"{format_time(busy)}{facts.doubt(rows, 'bytes', 'time')}",
         hint="merge them: larger buckets (bucket_cap_mb, reduce_bucket_size), larger FSDP units, "
         "a higher stage3_param_persistence_threshold",
         axis=axis,

@@ -212,8 +212,8 @@ def _straggler(skew: Skew, share: float, wait_ns: float, limit: float) -> Findin
     return finding(
         Code.straggler,
         f"rank {skew.last.rank} comes last in {skew.last.calls} of {skew.last.of} {skew.primitive} "
-        f"{noun(skew.last.of, 'call')}; "
-        f"a rank waits {format_time(wait_ns)} a step on average ({format_percent(share)})",
+        f"{noun(skew.last.of, 'call')}; a rank waits {format_time(wait_ns)} a step on average "
+        f"({format_percent(share)})",
         hint=f"what it does more before: {skew.last.cause.value}",
         axis=skew.axis,
         ranks=(skew.last.rank,),

@@ -19,7 +19,7 @@ from tracelens.ledger.stages import StagePlan
 
 _NATIVE = (Framework.torchtitan, Framework.pytorch, Framework.fsdp1)
 _MOMENTS = {Optimizer.adam: 8, Optimizer.sgd: 0, Optimizer.momentum: 4, Optimizer.adam_8bit: 2}
-_NOT_COUNTED = ("communication buffers", "workspaces of kernels", "CUDA and NCCL", "fragmentation")
+_NOT_COUNTED = ("communication buffers", "workspaces", "CUDA and NCCL", "fragmentation")
 
 
 @dataclass(frozen=True, slots=True)
