@@ -166,7 +166,9 @@ def test_an_error_fails_a_warning_passes_and_a_skipped_file_is_skipped() -> None
     assert failed == ["TL302 bytes-differ (dp_shard)"]
     assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("11", "1", "2")
     kept = [case.get("name") for case in root.findall("testsuite[@name='limits']/testcase")]
-    assert kept == ["expect.tp", "limits.idle_fraction"]
+    assert kept == ["expect.tp", "limits.idle_fraction", "limits.link_fraction"]
+    skipped = [case.get("name") for case in root.iter("testcase") if case.find("skipped") is not None]
+    assert skipped == ["traces/merged.json", "limits.link_fraction"]
     (warning,) = [case for case in root.iter("testcase") if (case.get("name") or "").startswith("TL401")]
     assert (warning.findtext("system-out") or "").startswith("warning: 25.0 %")
 
