@@ -185,7 +185,7 @@ def test_a_step_that_was_cut_off_is_told() -> None:
     measured = item(calls=3.0, wire_bytes=52_500.0, fewest=1, most=4)
     (pair,) = join([item()], [measured], 0.01)
     assert pair.verdict is Verdict.less
-    assert cut_step(pair) == "a step is cut: it holds 1 calls, whole steps hold the 4 predicted"
+    assert cut_step(pair) == "a step is cut: it holds 1 call, whole steps hold the 4 predicted"
 
 
 def test_steps_that_are_all_alike_are_not_cut() -> None:
