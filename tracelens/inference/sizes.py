@@ -14,6 +14,7 @@ from tracelens.inference.observations import Call, RankView
 from tracelens.inference.schedule import count_rounds
 from tracelens.inference.uses import Role
 from tracelens.results import Phase
+from tracelens.units import noun, plural
 
 P = Primitive
 F, B, O = Phase.forward, Phase.backward, Phase.optimizer  # noqa: E741
@@ -234,7 +235,10 @@ def _decide_parameters(case: Case, data: DataParallel) -> None:
     unsized = sum(c.elements is None for s in data.shard for c in s.use.calls)
     if unsized:
         least = max(totals, default=0)
-        case.object_to("params_per_rank", f"{unsized} calls have no size: at least {least:,} elements")
+        case.object_to(
+            "params_per_rank",
+            f"{plural(unsized, 'call')} {noun(unsized, 'has', 'have')} no size: at least {least:,} elements",
+        )
         return
     known = [total for total in totals if total]
     if not known or data.experts or (case.value("ep") or 1) > 1:
