@@ -217,7 +217,10 @@ def test_an_interrupt_of_all_processes_while_they_start_is_told_once(how: signal
     finally:
         process.kill()
     told = {SIGINT: (130, "interrupted\n"), SIGTERM: (143, "terminated\n")}
-    assert (process.returncode, err) == told[how]
+    # a reader whose parent leaves before it has told it what to do may say so itself, after the command's one line
+    assert process.returncode == told[how][0]
+    assert err.count(told[how][1]) == 1
+    assert "KeyboardInterrupt" not in err
 
 
 def test_a_saved_result_is_shown_again_in_any_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
