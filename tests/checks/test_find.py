@@ -261,10 +261,11 @@ def test_a_slow_link_and_exposed_gradients_do_not_claim_the_same_time() -> None:
 def test_the_exchange_of_embedding_tables_is_not_charged_to_data_parallelism() -> None:
     # GIVEN one group that all-reduces gradients (8 ms exposed, of a dtype that no record tells) and exchanges tables
     both = jobs.axis_group(Axis.dp_replicate, roles=(Axis.dp_replicate, Axis.embedding_table))
+    tables = Axis.embedding_table
     rows = (
         a_row(both, Primitive.all_reduce, RANKS, dtype=None, phase=Phase.backward, exposed_ns_per_step=8 * MS),
-        a_row(both, Primitive.all_to_all, RANKS, dtype="fp32", exposed_ns_per_step=12 * MS),
-        a_row(both, Primitive.all_to_all, RANKS, dtype="int64", exposed_ns_per_step=3 * MS),
+        a_row(both, Primitive.all_to_all, RANKS, axis=tables, dtype="fp32", exposed_ns_per_step=12 * MS),
+        a_row(both, Primitive.all_to_all, RANKS, axis=tables, dtype="int64", exposed_ns_per_step=3 * MS),
     )
     (finding,) = by_code(job(*rows, groups=(both,)), "TL403")
     assert finding.claimed_ns == 8 * MS

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Literal
 
 from tracelens.checks.codes import ABOUT, Code
-from tracelens.collectives import Primitive
 from tracelens.compared import Comparison
 from tracelens.inferred import Inference
 from tracelens.many_ranks import Skew
@@ -15,8 +14,6 @@ from tracelens.results import Finding, Group, Measurement, SizeRow, Traffic
 from tracelens.topology import Axis
 from tracelens.units import noun, plural
 
-_FLOATS = frozenset({"fp32", "bf16", "fp16", "fp64", "fp8_e4m3", "fp8_e5m2"})
-_EXCHANGED = (Axis.ep, Axis.embedding_table)
 DATA_AXES = frozenset({Axis.dp, Axis.dp_shard, Axis.dp_replicate, Axis.expert_dp})
 
 
@@ -47,19 +44,9 @@ class Facts:
         return _mean([row.exposed_comm_ns for row in self.measurement.time])
 
     def axis_of(self, row: Traffic | SizeRow) -> Axis | None:
-        """What a row of traffic is for.
-
-        In a group with several roles, all-to-alls and integers are those of the experts or of the embedding tables.
-        """
+        """What a row is for: of a group in several roles that of its calls, else that of its group."""
         group = self.groups.get(row.group or "")
-        if group is None:
-            return row.axis if isinstance(row, Traffic) else None
-        exchanged = next((axis for axis in _EXCHANGED if axis in group.roles), None)
-        if exchanged is None or len(group.roles) == 1:
-            return group.axis
-        if row.primitive is Primitive.all_to_all or (row.dtype is not None and row.dtype not in _FLOATS):
-            return exchanged
-        return next((axis for axis in group.roles if axis in DATA_AXES), group.axis)
+        return row.axis or (None if group is None else group.axis)
 
     def rows(self, wanted: Callable[[Traffic], bool]) -> list[Traffic]:
         """The rows of traffic that fit."""

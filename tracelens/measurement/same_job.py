@@ -11,6 +11,7 @@ from itertools import islice
 from tracelens.results import RanksSource
 from tracelens.summary import LocalGroup, SummaryHead
 from tracelens.topology import format_ranks
+from tracelens.units import plural
 
 MINUTE_NS = 60 * 10**9
 HOUR_NS = 60 * MINUTE_NS
@@ -274,4 +275,4 @@ def _kinds(head: SummaryHead) -> Kinds:
 
 
 def _world(head: SummaryHead) -> str:
-    return "unknown size" if head.world_size is None else f"{head.world_size} ranks"
+    return "unknown size" if head.world_size is None else plural(head.world_size, "rank")
