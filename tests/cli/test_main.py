@@ -204,8 +204,14 @@ def test_a_full_disk_behind_stderr_leaves_the_exit_code() -> None:
     assert told_with(f"2> {FULL}", "analyze", "nowhere.json") == (2, "")
 
 
-def test_a_closed_stdout_is_one_line_and_2() -> None:
-    code, err = told_with(">&-", "schema")
+@pytest.mark.parametrize("command", ["schema", "analyze", "summarize"])
+def test_a_closed_stdout_is_one_line_and_2(command: str, tmp_path: Path) -> None:
+    arguments = {
+        "schema": [],
+        "analyze": [str(FIXTURE), "--jobs", "1", "--no-progress"],
+        "summarize": [str(FIXTURE), "--jobs", "1", "--no-progress", "-o", str(tmp_path / "summaries")],
+    }
+    code, err = told_with(">&-", command, *arguments[command])
     assert (code, err) == (2, "error: cannot write to stdout: it is closed\n\nhint: give -o FILE\n")
 
 

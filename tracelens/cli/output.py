@@ -55,7 +55,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wants_colour(self) -> bool:
         """Colour is for people at a terminal who did not set NO_COLOR (https://no-color.org)."""
-        return self.path is None and sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        return self.path is None and is_terminal() and not os.environ.get("NO_COLOR")
 
     def write(self, text: str) -> None:
         """Write the result, and say on stderr where a file went."""
@@ -143,6 +143,11 @@ def cannot_write(path: Path, error: OSError) -> TraceLensError:
     else:
         hint = "give a place that you may write to"
     return InputError(f"cannot write `{path}`: {error.strerror}", hint=hint)
+
+
+def is_terminal() -> bool:
+    """Whether people read stdout as it is written."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def write_stdout(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from tracelens.cli.options import Reading, reading_options
-from tracelens.cli.output import refuse_overwrite, write_stdout
+from tracelens.cli.output import is_terminal, refuse_overwrite, write_stdout
 from tracelens.cli.reading import read
 from tracelens.errors import InputError
 from tracelens.report.table import printable
@@ -47,7 +46,7 @@ def command(*, reading: Reading, folder: str, force: bool) -> None:
         target = targets[source.path]
         make_folder(target.parent)
         summary.save(target)
-        write_stdout(f"{printable(str(target)) if sys.stdout.isatty() else target}\n")
+        write_stdout(f"{printable(str(target)) if is_terminal() else target}\n")
     for file in summaries.skipped:
         why = file.why if file.path in file.why else f"{file.path}: {file.why}"
         click.echo(f"skipped: {printable(why)}", err=True)
