@@ -198,7 +198,7 @@ def _close_product(job: Job, case: Case, data: DataParallel) -> None:
     elif case.value("ep") is None:
         certainty = 0.93 if case.is_decided("dp") else 0.7
         # without any call the absence of a dispatch says nothing, but where there is one rank
-        looked = case.is_decided("dp") or any(True for _ in job.calls())
+        looked = case.is_decided("dp") or any(view.calls for view in job.views)
         if looked and not job.has(Role.experts):
             case.decide("ep", 1, certainty, "no dispatch of tokens was seen")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ _PLAIN: dict[Role, Axis] = {
     Role.shard_grads: Axis.dp_replicate,
 }
 _LEAST = 0.5
+_Row = TypeVar("_Row", Traffic, SizeRow)
 _Kind = tuple[Primitive, str | None, Phase | None]
 """What tells rows of traffic of one group apart."""
 
@@ -62,14 +64,12 @@ def label_measurement(measurement: Measurement, reasoning: Reasoning) -> Measure
     own = {group.id: _label_of(group, labels) for group in measurement.groups}
     groups = tuple(_labelled(group, own[group.id], reasoning.inference) for group in measurement.groups)
     axis_of = {group.id: group.axis for group in groups}
-    traffic = tuple(
-        row if row.group is None else msgspec.structs.replace(row, axis=_axis_of(row, own, axis_of))
-        for row in measurement.traffic
-    )
-    sizes = tuple(
-        row if row.group is None else msgspec.structs.replace(row, axis=_axis_of(row, own, axis_of))
-        for row in measurement.sizes
-    )
+
+    def under_own_axis(row: _Row) -> _Row:
+        return row if row.group is None else msgspec.structs.replace(row, axis=_axis_of(row, own, axis_of))
+
+    traffic = tuple(map(under_own_axis, measurement.traffic))
+    sizes = tuple(map(under_own_axis, measurement.sizes))
     others = {group.id for group in groups if group.axis is not None and Axis.ep not in (group.axis, *group.roles)}
     routing = keep_groups(measurement.routing, lambda group: group not in others)
     labelled = msgspec.structs.replace(measurement, groups=groups, traffic=traffic, sizes=sizes, routing=routing)

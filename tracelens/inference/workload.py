@@ -25,7 +25,7 @@ def find_workload(job: Job) -> tuple[Workload, str]:
     if job.trains:
         gradients = job.has(Role.weights, Role.updates, Role.grads, Role.shard_grads)
         return "training", "a backward was seen" + (", gradients are reduced" if gradients else "")
-    if not any(True for _ in job.calls()):
+    if not any(view.calls for view in job.views):
         return "unknown", "no communication call was recorded"
     if all(c.phase is None for c in job.calls()) and not any(view.on_gpu for view in job.views):
         return "unknown", "calls of gloo without a phase: the trace holds no backward and no optimizer"
